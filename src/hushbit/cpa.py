@@ -1,0 +1,308 @@
+"""Compressed Private Aggregation: quantize, look up a sign, flip it, count, decode."""
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.checks import choice, positive, whole
+from hushbit.decode import (
+    DECODERS,
+    Estimate,
+    check_counted,
+    gain_and_shift,
+    level_power,
+    noise_power,
+    signal_power,
+    stage_votes,
+)
+from hushbit.errors import InvalidInput
+from hushbit.keys import UserKeys
+from hushbit.mechanism import Mechanism
+from hushbit.points import Points, ball, fine, stages
+from hushbit.privacy.anonymity import k_per_block
+from hushbit.privacy.guarantee import Guarantee
+from hushbit.privacy.zcdp import zcdp_of_two_points_tight
+from hushbit.quantizer import ROUNDINGS, Quantizer
+from hushbit.response import Response
+from hushbit.stage import Stage, dither_uniforms, spread_users
+from hushbit.tally import Counters, Tally
+from hushbit.words import word_family
+
+DITHER_UNIT = 2.0**-32
+
+
+class CPA(Mechanism):
+    """One private bit for each block of the update (the paper's Algorithm 1, made unbiased).
+
+    dim              entries of an update
+    epsilon_per_bit  randomized response of each bit; math.inf switches it off
+    radius           norm of the outermost points; entries beyond `unbiased_radius` are clipped
+    points           N; two points have the least variance, N points give k = N/2
+    lattice          "Z" (a bit for each entry), "A2", "D4", "E8" or a generator matrix
+    rounding         "stochastic" (private, unbiased), "dithered", "subtractive" or "nearest"
+    words            "hadamard" (default where N is a power of two) or "uniform"
+    preset           "corrected", "paper" (as written) or "authors" (as published in code)
+    clip             l2 norm to which updates are scaled down; gives a whole-message guarantee
+
+    >>> CPA(dim=7850, epsilon_per_bit=0.5, radius=0.05).guarantee.epsilon_per_message()
+    3925.0
+    """
+
+    def __init__(
+        self, dim: int, epsilon_per_bit: float, radius: float, *, points: int | None = None,
+        lattice: Any = "Z", rounding: str | None = None, words: str | None = None,
+        preset: str = "corrected", clip: float | None = None,
+    ) -> None:  # fmt: skip
+        choice("preset", preset, DECODERS)
+        count = (3 if preset == "authors" else 2) if points is None else whole("points", points, 2)
+        self._set_up(dim, (epsilon_per_bit,), radius, (count,), lattice, rounding, words, preset,
+                     clip)  # fmt: skip
+
+    def _set_up(
+        self, dim: int, epsilons: tuple[float, ...], radius: float, counts: tuple[int, ...],
+        lattice: Any, rounding: str | None, words: str | None, preset: str, clip: float | None,
+    ) -> None:  # fmt: skip
+        self.dim = whole("dim", dim, 1)
+        self.radius = positive("radius", radius)
+        self.preset = choice("preset", preset, DECODERS)
+        self.lattice = lattice if isinstance(lattice, str) else np.asarray(lattice).tolist()
+        self.clip = None if clip is None else positive("clip", clip)
+        usual = {"corrected": "stochastic", "paper": "dithered", "authors": "nearest"}[preset]
+        self.rounding = usual if rounding is None else choice("rounding", rounding, ROUNDINGS)
+        sets = self._point_sets(counts)
+        self.words = "uniform" if preset == "authors" and words is None else words
+        self.stages = tuple(
+            Stage(number, points, Response(epsilon), word_family(self.words, points.size))
+            for number, (points, epsilon) in enumerate(zip(sets, epsilons, strict=True))
+        )
+        self.quantizer = Quantizer(sets[0] if len(sets) == 1 else fine(sets), self.rounding)
+        if self.blocks > 2**31:
+            raise InvalidInput(f"at most 2^31 blocks fit a ballot; got {self.blocks}: split dim")
+
+    def _point_sets(self, counts: tuple[int, ...]) -> tuple[Points, ...]:
+        edge = "hull" if self.preset == "corrected" else "cell"
+        if self.lattice == "Z":
+            return stages(None, counts, self.radius, edge)
+        if len(counts) == 1:
+            return (ball(self.lattice, counts[0], self.radius),)
+        return stages(self.lattice, counts, self.radius)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Points of each stage."""
+        return tuple(stage.points.size for stage in self.stages)
+
+    @property
+    def block_size(self) -> int:
+        """Entries that share a bit."""
+        return self.quantizer.points.dim
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of an update; the last one is filled up with zeros."""
+        return -(-self.dim // self.block_size)
+
+    @property
+    def unbiased_radius(self) -> float:
+        """Blocks up to this norm are decoded without bias."""
+        return self.quantizer.unbiased_radius
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Name and parameters."""
+        epsilons = [_plain(stage.response.epsilon) for stage in self.stages]
+        return {
+            "mechanism": "CPA" if len(self.stages) == 1 else "NestedCPA",
+            "dim": self.dim, "epsilon_per_bit": epsilons, "radius": self.radius,
+            "points": list(self.counts), "lattice": self.lattice, "rounding": self.rounding,
+            "words": [stage.family for stage in self.stages], "preset": self.preset,
+            "clip": self.clip,
+        }  # fmt: skip
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """Per bit, per message and per run."""
+        return Guarantee(
+            groups=tuple((stage.response.epsilon, self.blocks) for stage in self.stages),
+            dim=self.dim,
+            message_bits=self.payload_bits,
+            k_anonymity=math.prod(k_per_block(count) for count in self.counts),
+            rho=self._rho(),
+        )
+
+    def _rho(self) -> float | None:
+        """zCDP of the whole message: needs an l2 clip and private stochastic rounding."""
+        if (
+            self.clip is None
+            or self.block_size != 1
+            or self.rounding != "stochastic"
+            or self.counts != (2,)
+        ):
+            return None
+        return zcdp_of_two_points_tight(self.stages[0].response.epsilon, self.clip, self.radius)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Payload bytes of one stage."""
+        return (self.blocks + 7) // 8
+
+    @property
+    def payload_bits(self) -> int:
+        """Every stage but the last fills whole bytes."""
+        return 8 * self.stage_bytes * (len(self.stages) - 1) + self.blocks
+
+    def at_scale(self, zeta: float) -> "CPA":
+        """The same mechanism with its points scaled by zeta (Theorem 2's shrinking lattice)."""
+        new = object.__new__(type(self))
+        new._set_up(
+            self.dim, tuple(s.response.epsilon for s in self.stages),
+            self.radius * positive("zeta", zeta), self.counts, self.lattice, self.rounding,
+            self.words, self.preset, self.clip,
+        )  # fmt: skip
+        return new
+
+    def check_payload(self, payload: NDArray[np.uint8]) -> None:
+        """The unused bits at the end of every stage must be zero."""
+        for stage in self.stages:
+            stage.check_padding(self._part(payload, stage), self.blocks)
+
+    def _part(self, payload: NDArray[np.uint8], stage: Stage) -> NDArray[np.uint8]:
+        first = stage.number * self.stage_bytes
+        return payload[:, first : first + self.stage_bytes]
+
+    def cast(
+        self, updates: NDArray[np.floating], keys: UserKeys, coins: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Payloads and overload counts of many users."""
+        updates = clipped(updates, self.clip)
+        payload = np.zeros((len(updates), self.stage_bytes * len(self.stages)), dtype=np.uint8)
+        overloaded = np.zeros(len(updates), dtype=np.int64)
+        if self.counts == (2,) and self.block_size == 1 and self.rounding == "stochastic":
+            self.stages[0].cast_two_points(updates, keys, coins, payload, overloaded)
+        else:
+            spread_users(self._cast_one, updates, keys, coins, payload, overloaded)
+        return payload, overloaded
+
+    def _cast_one(
+        self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],
+        row: NDArray[np.uint8],
+    ) -> int:  # fmt: skip
+        blocks = np.zeros((self.blocks, self.block_size))
+        blocks.reshape(-1)[: self.dim] = update
+        dither = self._dither(key) if self.quantizer.uses_dither else None
+        corners = self.quantizer.corners(blocks, dither)
+        for stage in self.stages:
+            part = row[stage.number * self.stage_bytes : (stage.number + 1) * self.stage_bytes]
+            stage.cast_corners(corners, self.counts, key, coin, part)
+        return corners.overloaded
+
+    def _dither(self, key: NDArray[np.uint32]) -> NDArray[np.float64]:
+        uniform = dither_uniforms(key, self.blocks, self.block_size)
+        return self.quantizer.dither(uniform)
+
+    def empty_counters(self, histogram: bool) -> Counters:
+        """Votes for each point of each stage, or (histogram=False) sums of coordinates."""
+        counters = {s.name: s.empty_counter(self.blocks, histogram) for s in self.stages}
+        if self.rounding == "subtractive":
+            counters["dither"] = np.zeros((self.blocks, self.block_size), dtype=np.int64)
+        return counters
+
+    def absorb(self, counters: Counters, payload: NDArray[np.uint8], keys: UserKeys) -> None:
+        """Count the bits; for subtractive dither also add up what was added."""
+        for stage in self.stages:
+            part = np.ascontiguousarray(self._part(payload, stage))
+            stage.absorb(counters[stage.name], part, keys.keys)
+        if "dither" in counters:
+            back = np.linalg.inv(self.quantizer.points.lattice.generator)
+            for key in keys.keys:
+                steps = np.rint(self._dither(key) @ back / DITHER_UNIT)
+                counters["dither"] += steps.astype(np.int64)
+
+    def _rounding_power(self) -> float:
+        """An upper bound of E|q - x|² over the rounding of one block x."""
+        lattice = self.quantizer.points.lattice
+        if self.rounding == "stochastic":
+            reach = lattice.covering_radius if self.block_size == 1 else self.radius
+            return float(reach**2)
+        return {"dithered": 4.0, "subtractive": 1.0, "nearest": 0.0}[self.rounding] * (
+            lattice.second_moment
+        )
+
+    def estimate(self, tally: Tally, decoder: str | None = None) -> Estimate:
+        """The mean update: exactly unbiased unless a preset's own decoder is asked for."""
+        check_counted(tally, self)
+        decoder = self.preset if decoder is None else decoder
+        mean = np.zeros((self.blocks, self.block_size))
+        by_signal = np.zeros(self.block_size)
+        by_levels = np.full(self.block_size, self._rounding_power() / self.block_size)
+        histograms: list[NDArray[np.float64]] = []
+        for stage in self.stages:
+            gain, shift = gain_and_shift(decoder, stage.response.beta, stage.rho)
+            counter = tally.counters[stage.name]
+            noise = noise_power(stage.points, gain, stage.rho)
+            by_levels += noise
+            if stage.keeps_votes(counter):
+                votes = stage_votes(counter, stage.points)
+                histograms.append(np.asarray(float(gain) / tally.count * votes.T + float(shift)))
+                counter = stage.points.coords.T @ votes
+                if decoder == "corrected":
+                    by_levels -= level_power(histograms[-1], stage.points, shift)
+            pull = float(gain) / tally.count * (counter.T @ stage.points.basis)
+            by_signal += noise - signal_power(pull, noise, tally.count)
+            mean += pull + float(shift) * stage.points.positions.sum(axis=0)
+        if self.rounding == "subtractive":
+            lattice = self.quantizer.points.lattice
+            mean -= tally.counters["dither"] * (DITHER_UNIT / tally.count) @ lattice.generator
+            by_signal += lattice.second_moment / self.block_size
+        variance = np.tile(np.clip(by_levels, 0.0, by_signal) / tally.count, self.blocks)
+        return Estimate(
+            mean=mean.reshape(-1)[: self.dim],
+            variance=variance[: self.dim],
+            count=tally.count,
+            unbiased=decoder == "corrected" and self.rounding != "nearest",
+            histograms=tuple(histograms) if len(histograms) == len(self.stages) else None,
+            points=tuple(stage.points for stage in self.stages),
+        )
+
+
+class NestedCPA(CPA):
+    """Several private bits for each block: coarse points first, then what they left (Sec. III-B).
+
+    stages           points of each stage, coarse first; their product is the fine set's size
+    epsilon_per_bit  one number for every stage, or one for each
+    """
+
+    def __init__(
+        self, dim: int, epsilon_per_bit: float | tuple[float, ...], radius: float, *,
+        stages: tuple[int, ...] | None = None, lattice: Any = "Z", rounding: str | None = None,
+        words: str | None = None, preset: str = "corrected", clip: float | None = None,
+    ) -> None:  # fmt: skip
+        choice("preset", preset, DECODERS)
+        if stages is None and preset == "authors":
+            stages = (3, 3)
+        if not isinstance(stages, tuple | list) or len(stages) < 2:
+            raise InvalidInput(f"stages must list the points of two or more stages; got {stages!r}")
+        counts = tuple(whole("points of a stage", count, 2) for count in stages)
+        if isinstance(epsilon_per_bit, tuple | list):
+            epsilons = tuple(epsilon_per_bit)
+        else:
+            epsilons = (epsilon_per_bit,) * len(counts)
+        if len(epsilons) != len(counts):
+            raise InvalidInput(f"{len(counts)} stages need as many epsilons; got {len(epsilons)}")
+        self._set_up(dim, epsilons, radius, counts, lattice, rounding, words, preset, clip)
+
+
+def clipped(updates: NDArray[np.floating], clip: float | None) -> NDArray[np.floating]:
+    """Scale every row whose l2 norm exceeds `clip` down to it, never a hair above."""
+    if clip is None:
+        return updates
+    norms = np.sqrt(np.einsum("ud,ud->u", updates, updates, dtype=np.float64))
+    factor = np.minimum(1.0, clip * (1 - 1e-6) / np.maximum(norms, np.finfo(float).tiny))
+    return updates if (factor == 1.0).all() else updates * factor[:, None].astype(updates.dtype)
+
+
+def _plain(epsilon: float) -> float | str:
+    return "inf" if math.isinf(epsilon) else epsilon

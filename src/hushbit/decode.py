@@ -1,0 +1,147 @@
+"""From integer tallies to the mean: exactly unbiased, with its variance.
+
+For one stage with points q_j, W = sum over users of bit · sum_j word_j q_j and
+
+    mean = gain · W / K + shift · sum_j q_j ,   histogram_j = gain · votes_j / K + shift
+    corrected   gain = 1 / (beta (1 - rho)),  shift = -rho / (1 - rho)      unbiased
+    paper       gain = 1 / beta,              shift = 0                     scaled by 1 - rho
+    authors     gain = 1,                     shift = 0                     by beta (1 - rho)
+"""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.checks import choice, real, whole
+from hushbit.errors import InvalidInput
+from hushbit.points import Points
+
+DECODERS = ("corrected", "paper", "authors")
+Floats = NDArray[np.float64]
+
+
+def gain_and_shift(decoder: str, beta: Fraction, rho: Fraction) -> tuple[Fraction, Fraction]:
+    """The two constants of a decoder, exactly."""
+    choice("decoder", decoder, DECODERS)
+    if decoder == "authors":
+        return Fraction(1), Fraction(0)
+    if decoder == "paper":
+        return 1 / beta, Fraction(0)
+    return 1 / (beta * (1 - rho)), -rho / (1 - rho)
+
+
+def noise_power(points: Points, gain: Fraction, rho: Fraction) -> Floats:
+    """gain² · E[w_i²] of one user's pull, for each coordinate: ((1-rho) Q_i + rho S_i²) gain²."""
+    q = points.positions
+    total, power = q.sum(axis=0), (q**2).sum(axis=0)
+    return np.asarray(float(gain) ** 2 * (float(1 - rho) * power + float(rho) * total**2))
+
+
+def signal_power(pull: Floats, noise: Floats, count: int) -> Floats:
+    """Mean square of the users' common signal, from the tally alone, never below zero.
+
+    `pull` is gain · W / K for all blocks. Users' own deviations from their mean are invisible in
+    the bits, so this is at most the power that the exact variance formula subtracts.
+    """
+    if count < 2:
+        return np.zeros_like(noise)
+    raw = ((pull**2).mean(axis=0) - noise / count) / (1 - 1 / count)
+    return np.asarray(np.clip(raw, 0.0, noise))
+
+
+def level_power(shares: Floats, points: Points, shift: Fraction) -> Floats:
+    """Mean square of the users' points about the decoder's centre, from the unbiased histogram."""
+    pull = points.positions - float(shift) * points.positions.sum(axis=0)
+    return np.asarray(np.maximum(shares.mean(axis=0) @ pull**2, 0.0))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a server learns from a tally.
+
+    `mean` is unbiased when `unbiased` is true; `variance` (of each entry of the mean) is what
+    the bits' noise adds, an upper estimate that is tight when users agree.
+    """
+
+    mean: Floats
+    variance: Floats
+    count: int
+    unbiased: bool
+    histograms: tuple[Floats, ...] | None = field(repr=False, default=None)
+    points: tuple[Points, ...] = field(repr=False, default=())
+
+    def histogram(self, stage: int = 0) -> Floats:
+        """Share of users at each point, (blocks, N), unbiased: entries may be negative."""
+        if self.histograms is None:
+            raise InvalidInput(
+                "this estimate has no histogram: tally with histogram=True, by a mechanism of "
+                "points and words, without rotation"
+            )
+        return self.histograms[whole("stage", stage, 0, len(self.histograms) - 1)]
+
+    def biased_histogram(self, stage: int = 0) -> Floats:
+        """The histogram with negative entries cut and the rest renormalised: biased."""
+        cut = np.maximum(self.histogram(stage), 0.0)
+        total = cut.sum(axis=1, keepdims=True)
+        return np.where(total > 0, cut / np.where(total > 0, total, 1.0), 1 / cut.shape[1])
+
+    def shrunken_mean(self) -> Floats:
+        """Wiener: the mean times signal / (signal + noise), the signal estimated from the tally."""
+        noise = float(self.variance.mean())
+        signal = max(0.0, float((self.mean**2).mean()) - noise)
+        return self.mean * (signal / (signal + noise) if signal > 0 else 0.0)
+
+    def median(self) -> Floats:
+        """Median of the users' points, entry by entry, over the biased histogram."""
+        return self._between(0.5, 0.5)
+
+    def trimmed_mean(self, cut: float) -> Floats:
+        """Mean of the users' points without the share `cut` at either end: biased, robust."""
+        share = real("cut", cut)
+        if not 0 <= share < 0.5:
+            raise InvalidInput(f"cut must be at least 0 and below 0.5; got {cut!r}")
+        return self._between(share, 1 - share)
+
+    def _between(self, low: float, high: float) -> Floats:
+        """Mean of the quantiles between two levels of the biased histogram, summed over stages."""
+        total = np.zeros(self._blocks_shape())
+        for stage, points in enumerate(self.points):
+            share = self.biased_histogram(stage)
+            for axis in range(points.dim):
+                position = points.positions[:, axis]
+                order = np.argsort(position, kind="stable")
+                total[:, axis] += _quantile_mean(share[:, order], position[order], low, high)
+        return total.reshape(-1)[: self.mean.size]
+
+    def _blocks_shape(self) -> tuple[int, int]:
+        return self.histogram().shape[0], self.points[0].dim
+
+
+def _quantile_mean(share: Floats, position: Floats, low: float, high: float) -> Floats:
+    top = np.cumsum(share, axis=1)
+    top[:, -1] = 1.0
+    if low == high:
+        return np.asarray(position[np.argmax(top >= low, axis=1)])
+    bottom = np.concatenate([np.zeros((share.shape[0], 1)), top[:, :-1]], axis=1)
+    kept = np.clip(np.minimum(top, high) - np.maximum(bottom, low), 0.0, None)
+    return np.asarray(kept @ position / (high - low))
+
+
+def stage_votes(counter: NDArray[np.int64], points: Points) -> NDArray[np.int64]:
+    """Votes for every point, (N, blocks): for even N the last row is minus the others' sum."""
+    if counter.shape[0] == points.size:
+        return counter
+    return np.concatenate([counter, -counter.sum(axis=0, keepdims=True)])
+
+
+def check_counted(tally: Any, mechanism: Any) -> None:
+    """Refuse a tally of another mechanism and one without ballots."""
+    if getattr(tally, "mechanism", None) is None or (
+        tally.mechanism.fingerprint != mechanism.fingerprint
+    ):
+        raise InvalidInput(f"estimate needs a tally made by {mechanism!r}; got {tally!r}")
+    if tally.count == 0:
+        raise InvalidInput("the tally has no ballots yet: add some before estimating")

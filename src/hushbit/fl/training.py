@@ -1,0 +1,302 @@
+"""Local training of many users at once, chunk by chunk, with the same bits however it is cut.
+
+Users are taken in ascending order and computed in tiles of one fixed size (the last one padded),
+so that every matrix product has the same shape and place whatever the chunk or thread count.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hushbit.checks import positive, whole
+from hushbit.errors import HushbitError, InvalidInput
+from hushbit.fl.batches import Words, draw_batch, dropout_masks, user_keys
+from hushbit.fl.models import Model, flat_tensor
+from hushbit.fl.optimizers import LocalState, Optimizer, Rate
+from hushbit.fl.partition import Federation, Indices
+
+TILE_BYTES = 96 << 20
+MOST_USERS_IN_A_TILE = 256
+EVALUATION_BATCH = 500
+
+StateRows = dict[str, NDArray[np.float32]]
+
+
+class TrainingDiverged(HushbitError):
+    """Local training gave NaN or infinite values."""
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """What every user does in a round: `steps` steps on batches of `batch_size` samples.
+
+    `memory_mb` bounds the updates handed out at once; it never changes their values.
+    """
+
+    rate: Rate
+    steps: int = 1
+    batch_size: int = 16
+    optimizer: Optimizer = Optimizer()
+    memory_mb: float = 256.0
+
+    def __post_init__(self) -> None:
+        whole("steps", self.steps, 1)
+        whole("batch_size", self.batch_size, 1)
+        positive("memory_mb", self.memory_mb)
+
+
+class LocalChunk(NamedTuple):
+    """What some users' training gave: updates (users, dim), mean loss of each, kept state."""
+
+    users: Indices
+    updates: NDArray[np.float32]
+    losses: NDArray[np.float32]
+    state: StateRows
+
+
+class Score(NamedTuple):
+    """Share of right answers, and mean cross entropy."""
+
+    accuracy: float
+    loss: float
+
+
+def local_updates(
+    model: Model,
+    params: NDArray[np.float32],
+    federation: Federation,
+    users: Indices,
+    settings: LocalSettings,
+    *,
+    round_number: int,
+    seed: int,
+    state: Mapping[str, NDArray[np.float32]] | None = None,
+) -> Iterator[LocalChunk]:
+    """Train the users from the same params; yield their updates w_local - w_global in chunks.
+
+    Chunks follow ascending user number. `state` holds one row per user of the federation (see
+    `fresh_state`) and is only read; `keep_rows` stores the rows that a chunk brings back.
+    """
+    start = flat_tensor(model, params)
+    chosen = _chosen(users, federation)
+    _check_data(model, federation)
+    job = _Job(
+        model,
+        start,
+        federation,
+        settings,
+        batch=max(1, min(settings.batch_size, int(federation.counts.max()))),
+        first_step=whole("round_number", round_number, 0) * settings.steps,
+        step_of=_per_user_step(model),
+    )
+    keys = user_keys(whole("seed", seed, 0), round_number, chosen)
+    rows = _checked_state(model, federation, settings, state)
+    return _chunks(job, chosen, keys, rows, round_number)
+
+
+def fresh_state(model: Model, federation: Federation, settings: LocalSettings) -> StateRows:
+    """Return zeroed optimizer state for every user; empty unless the optimizer keeps its state."""
+    if not settings.optimizer.keep_state:
+        return {}
+    widths = settings.optimizer.widths(model.dim)
+    return {n: np.zeros((federation.users, w), dtype=np.float32) for n, w in widths.items()}
+
+
+def keep_rows(state: StateRows, chunk: LocalChunk) -> None:
+    """Store a chunk's optimizer state in the rows of its users."""
+    for name, rows in chunk.state.items():
+        state[name][chunk.users] = rows
+
+
+def evaluate(
+    model: Model, params: NDArray[np.float32], images: NDArray[np.uint8], labels: NDArray[Any]
+) -> Score:
+    """Return accuracy and mean loss over a set of images, without dropout."""
+    flat = flat_tensor(model, params)
+    if len(images) == 0 or len(images) != len(labels):
+        raise InvalidInput(f"{len(images)} images for {len(labels)} labels; give one each")
+    right, total = 0, 0.0
+    with torch.inference_mode():
+        for begin in range(0, len(images), EVALUATION_BATCH):
+            part = slice(begin, begin + EVALUATION_BATCH)
+            logits = model.apply(flat, normalised(images[part]))
+            answers = torch.from_numpy(np.asarray(labels[part], dtype=np.int64))
+            losses = F.cross_entropy(logits, answers, reduction="none")
+            right += int((logits.argmax(dim=1) == answers).sum())
+            total += float(losses.double().sum())
+    return Score(right / len(images), total / len(images))
+
+
+def normalised(images: NDArray[np.uint8]) -> Tensor:
+    """Turn bytes into float32 in [-1, 1]: (x / 255 - 0.5) / 0.5."""
+    return torch.from_numpy(np.ascontiguousarray(images)).float().sub_(127.5).div_(127.5)
+
+
+def tile_size(model: Model, batch: int) -> int:
+    """Return how many users are computed together: a power of two that fits the working set."""
+    floats = 6 * model.dim + batch * _saved_floats(model)
+    fitting = max(1, TILE_BYTES // (4 * floats))
+    return min(MOST_USERS_IN_A_TILE, 1 << (fitting.bit_length() - 1))
+
+
+PerUserStep = Callable[..., tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """All that one round's tiles have in common."""
+
+    model: Model
+    start: Tensor
+    federation: Federation
+    settings: LocalSettings
+    batch: int
+    first_step: int
+    step_of: PerUserStep
+
+
+def _per_user_step(model: Model) -> PerUserStep:
+    """Return the function that gives gradient and loss of each user at its own weights."""
+
+    def loss(
+        flat: Tensor, x: Tensor, y: Tensor, present: Tensor, masks: tuple[Tensor, ...]
+    ) -> Tensor:
+        losses = F.cross_entropy(model.apply(flat, x, masks, present), y, reduction="none")
+        return (losses * present).sum() / present.sum().clamp(min=1.0)
+
+    step: PerUserStep = torch.func.vmap(torch.func.grad_and_value(loss))
+    return step
+
+
+def _chunks(
+    job: _Job, users: Indices, keys: Words, state: Mapping[str, NDArray[np.float32]], round_: int
+) -> Iterator[LocalChunk]:
+    tile = tile_size(job.model, job.batch)
+    row_bytes = 4 * (job.model.dim + sum(rows.shape[1] for rows in state.values()))
+    tiles_in_chunk = max(1, int(job.settings.memory_mb * 2**20 / (row_bytes * tile)))
+    for begin in range(0, len(users), tiles_in_chunk * tile):
+        part = slice(begin, begin + tiles_in_chunk * tile)
+        yield _chunk(job, users[part], keys[part], state, tile, round_)
+
+
+def _chunk(
+    job: _Job,
+    users: Indices,
+    keys: Words,
+    state: Mapping[str, NDArray[np.float32]],
+    tile: int,
+    round_: int,
+) -> LocalChunk:
+    updates = np.empty((len(users), job.model.dim), dtype=np.float32)
+    losses = np.empty(len(users), dtype=np.float32)
+    kept = {name: np.empty((len(users), *v.shape[1:]), np.float32) for name, v in state.items()}
+    for begin in range(0, len(users), tile):
+        real = slice(begin, min(begin + tile, len(users)))
+        padded = np.minimum(np.arange(begin, begin + tile), len(users) - 1)
+        update, loss, after = _train_tile(job, users[padded], keys[padded], state)
+        length = real.stop - real.start
+        updates[real], losses[real] = update[:length].numpy(), loss[:length].numpy()
+        for name, rows in kept.items():
+            rows[real] = after[name][:length].numpy()
+        _refuse_nonfinite(users[real], updates[real], losses[real], round_)
+    return LocalChunk(users, updates, losses, kept)
+
+
+def _train_tile(
+    job: _Job, users: Indices, keys: Words, state: Mapping[str, NDArray[np.float32]]
+) -> tuple[Tensor, Tensor, LocalState]:
+    """Run all local steps of one tile; return updates, losses averaged over steps, state."""
+    model, settings = job.model, job.settings
+    own = {name: torch.from_numpy(rows[users]) for name, rows in state.items()}
+    own = own or settings.optimizer.fresh(len(users), model.dim)
+    weights = job.start.repeat(len(users), 1)
+    total = torch.zeros(len(users))
+    for step in range(settings.steps):
+        rows, present = draw_batch(job.federation, users, keys, step, job.batch)
+        x = normalised(job.federation.images[rows])
+        y = torch.from_numpy(job.federation.labels[rows])
+        masks: tuple[Tensor, ...] = ()
+        if model.dropout_shapes:
+            drawn = dropout_masks(keys, step, job.batch, model.dropout_shapes, model.dropout_rate)
+            masks = tuple(torch.from_numpy(mask) for mask in drawn)
+        gradient, loss = job.step_of(weights, x, y, torch.from_numpy(present), masks)
+        settings.optimizer.advance(weights, gradient, own, settings.rate.at(job.first_step + step))
+        total += loss
+    return weights.sub_(job.start), total / settings.steps, own
+
+
+def _refuse_nonfinite(
+    users: Indices, updates: NDArray[np.float32], losses: NDArray[np.float32], round_: int
+) -> None:
+    if math.isfinite(float(updates.sum(dtype=np.float64))) and np.isfinite(losses).all():
+        return
+    broken = users[~(np.isfinite(updates).all(axis=1) & np.isfinite(losses))]
+    if len(broken):
+        names = ", ".join(str(user) for user in broken[:5]) + (", ..." if len(broken) > 5 else "")
+        raise TrainingDiverged(
+            f"round {round_}: training gave NaN or infinite values for {len(broken)} users "
+            f"({names}); lower the learning rate or the server step, resume from a checkpoint"
+        )
+
+
+def _chosen(users: Indices, federation: Federation) -> Indices:
+    chosen = np.asarray(users)
+    if chosen.ndim != 1 or chosen.size == 0 or chosen.dtype.kind not in "iu":
+        raise InvalidInput(f"users are {chosen.shape} of {chosen.dtype}; give user numbers")
+    chosen = np.sort(chosen.astype(np.int64))
+    if chosen[0] < 0 or chosen[-1] >= federation.users:
+        raise InvalidInput(f"users must lie in 0..{federation.users - 1}, got {chosen[[0, -1]]}")
+    if (np.diff(chosen) == 0).any():
+        raise InvalidInput("a user is named twice; name each at most once a round")
+    return chosen
+
+
+def _check_data(model: Model, federation: Federation) -> None:
+    shape = federation.images.shape[1:]
+    if shape != model.input_shape:
+        raise InvalidInput(f"images are {shape}, {model.name} was built for {model.input_shape}")
+    if not 0 <= federation.labels.min() <= federation.labels.max() < model.classes:
+        raise InvalidInput(f"labels must lie in 0..{model.classes - 1}; build the model for them")
+    if len(federation.members) == 0:
+        raise InvalidInput("no user holds a sample; partition the data set again")
+
+
+def _checked_state(
+    model: Model,
+    federation: Federation,
+    settings: LocalSettings,
+    state: Mapping[str, NDArray[np.float32]] | None,
+) -> Mapping[str, NDArray[np.float32]]:
+    if not settings.optimizer.keep_state:
+        return {}
+    widths = settings.optimizer.widths(model.dim)
+    if state is None and widths:
+        raise InvalidInput("the optimizer keeps its state between rounds; pass fresh_state(...)")
+    for name, width in widths.items():
+        rows = None if state is None else state.get(name)
+        if rows is None or rows.shape != (federation.users, width) or rows.dtype != np.float32:
+            raise InvalidInput(
+                f"state {name!r} must be float32 of shape ({federation.users}, {width})"
+            )
+    return {} if state is None else {name: state[name] for name in widths}
+
+
+def _saved_floats(model: Model) -> int:
+    """Return how many floats the gradient of one sample keeps alive."""
+    sizes: list[int] = []
+
+    def note(saved: Tensor) -> Tensor:
+        sizes.append(saved.numel())
+        return saved
+
+    flat = torch.zeros(model.dim, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        model.apply(flat, torch.zeros(1, *model.input_shape))
+    return max(sum(sizes) - model.dim, 0)

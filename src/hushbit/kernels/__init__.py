@@ -1,0 +1,1 @@
+"""Numba kernels, each beside the NumPy definition that it must equal."""

@@ -1,0 +1,26 @@
+"""Numba where it is installed, plain Python where it is not."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+try:
+    import numba
+
+    HAVE_NUMBA = True
+except ImportError:  # pragma: no cover - exercised by a test in a process without Numba
+    HAVE_NUMBA = False
+    warnings.warn(
+        "Numba is not installed: hushbit works, but many times slower. "
+        "Install it with: pip install numba",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def njit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile with Numba and cache the result on disk; the identity without Numba."""
+    if not HAVE_NUMBA:
+        return function
+    compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
+    return compiled

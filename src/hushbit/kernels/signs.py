@@ -1,0 +1,124 @@
+"""The words of one user, tile by tile, as ±1 matrices: the general path of encode and tally."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.kernels.chacha import blocks8, fill_states
+from hushbit.kernels.count import TILE_VOTES, TILE_WORDS, draw_plane, draw_rows
+from hushbit.kernels.jit import njit
+
+WORD_TAG = int.from_bytes(b"word", "little")
+UNIFORM_TAG = int.from_bytes(b"unif", "little")
+
+
+@njit
+def hadamard_signs(
+    key: NDArray[np.uint32], stage: int, tile: int, inside: int, signs: NDArray[np.int8]
+) -> None:
+    """signs[i, j] = s_i · (-1)^<r_i, j> for the first `inside` votes of a tile."""
+    points = signs.shape[1]
+    row_bits = 0
+    while (1 << row_bits) < points:
+        row_bits += 1
+    states = np.empty(128, np.uint32)
+    buffer = np.empty(128, np.uint32)
+    rows = np.zeros(row_bits * TILE_WORDS, np.uint64)
+    fill_states(states, key, WORD_TAG, stage, 0, 0)
+    draw_plane(states, 0, tile * 8, buffer)
+    sign = buffer.view(np.uint64).copy()
+    if row_bits == 1:
+        rows[:] = ~np.uint64(0)
+    else:
+        draw_rows(states, row_bits, tile, inside, buffer, rows)
+    for i in range(inside):
+        w = i // 64
+        shift = np.uint64(i % 64)
+        for j in range(points):
+            bit = sign[w] >> shift
+            for b in range(row_bits):
+                if (j >> b) & 1:
+                    bit ^= rows[b * TILE_WORDS + w] >> shift
+            signs[i, j] = np.int8(2 * np.int64(bit & np.uint64(1)) - 1)
+
+
+@njit
+def uniform_signs(
+    key: NDArray[np.uint32], stage: int, tile: int, inside: int, signs: NDArray[np.int8]
+) -> None:
+    """Words drawn uniformly from all balanced ones, by selection sampling with rejection.
+
+    Vote i of a stage reads its own keystream: nonce (tag, stage, i), 32-bit words in order.
+    """
+    points = signs.shape[1]
+    states = np.empty(128, np.uint32)
+    buffer = np.empty(128, np.uint32)
+    fill_states(states, key, UNIFORM_TAG, stage, 0, 0)
+    for i in range(inside):
+        for lane in range(8):
+            states[96 + lane] = np.uint32(lane)
+            states[120 + lane] = np.uint32(tile * TILE_VOTES + i)
+        blocks8(states, buffer)
+        used = 0
+        counter = 8
+        plus = points // 2
+        if points % 2 == 1:
+            plus += np.int64(buffer[0] & np.uint32(1))
+            used = 1
+        for j in range(points):
+            left = points - j
+            limit = (np.int64(1) << 32) // left * left
+            drawn = limit
+            while drawn >= limit:
+                if used == 128:
+                    for lane in range(8):
+                        states[96 + lane] = np.uint32(counter + lane)
+                    blocks8(states, buffer)
+                    counter += 8
+                    used = 0
+                drawn = np.int64(buffer[used])
+                used += 1
+            if drawn % left < plus:
+                signs[i, j] = np.int8(1)
+                plus -= 1
+            else:
+                signs[i, j] = np.int8(-1)
+
+
+@njit
+def tile_signs(
+    key: NDArray[np.uint32], stage: int, hadamard: bool, tile: int, inside: int,
+    signs: NDArray[np.int8],
+) -> None:  # fmt: skip
+    """Fill the first `inside` rows of `signs` with the words of one tile of votes."""
+    if hadamard:
+        hadamard_signs(key, stage, tile, inside, signs)
+    else:
+        uniform_signs(key, stage, tile, inside, signs)
+
+
+@njit
+def count_signs(
+    keys: NDArray[np.uint32], stage: int, hadamard: bool, points: int,
+    payload: NDArray[np.uint8], table: NDArray[np.int64], first: int, last: int,
+    counters: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """counters[c, i] += sum over users of bit_i · sum_j word_i[j] · table[j, c], for some tiles.
+
+    With the identity as `table` these are the histogram's votes, with the points' integer
+    coordinates the decoded sum itself.
+    """
+    columns, votes = counters.shape
+    signs = np.empty((TILE_VOTES, points), np.int8)
+    for tile in range(first, last):
+        start = tile * TILE_VOTES
+        inside = min(TILE_VOTES, votes - start)
+        for user in range(keys.shape[0]):
+            tile_signs(keys[user], stage, hadamard, tile, inside, signs)
+            for i in range(inside):
+                bit = (payload[user, (start + i) // 8] >> np.uint8(i % 8)) & np.uint8(1)
+                vote = 2 * np.int64(bit) - 1
+                for c in range(columns):
+                    pull = np.int64(0)
+                    for j in range(points):
+                        pull += np.int64(signs[i, j]) * table[j, c]
+                    counters[c, start + i] += vote * pull

@@ -1,0 +1,1 @@
+"""What is guaranteed, what has been spent, and how to check it."""

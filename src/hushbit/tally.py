@@ -1,0 +1,208 @@
+"""Tallies: integer counters of one round, whose size does not depend on the number of users.
+
+Adding and merging are exact, so neither order nor grouping nor threads change a single bit.
+"""
+
+import contextlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.ballot import Ballot, Ballots
+from hushbit.errors import DamagedFile, HushbitError, InvalidInput, RefusedBallot
+from hushbit.keys import RoundKey
+from hushbit.roll import Roll
+
+if TYPE_CHECKING:
+    from hushbit.mechanism import Mechanism
+
+FORMAT = 1
+Counters = dict[str, NDArray[np.int64]]
+
+
+class Tally:
+    """What a server keeps of a round: counters, how many voted, and who."""
+
+    def __init__(self, mechanism: "Mechanism", round_key: RoundKey, counters: Counters) -> None:
+        if not isinstance(round_key, RoundKey):
+            raise InvalidInput(f"a tally needs the RoundKey of its round; got {round_key!r}")
+        self.mechanism = mechanism
+        self.round_key = round_key
+        self.counters = counters
+        self.roll = Roll()
+        self._whole = True
+
+    def __repr__(self) -> str:
+        return f"Tally({self.count} ballots of round {self.round_key.round}, {self.mechanism!r})"
+
+    @property
+    def count(self) -> int:
+        """Ballots accepted so far."""
+        return len(self.roll)
+
+    def add(self, ballot: Ballot) -> None:
+        """Count one ballot, or refuse it and change nothing."""
+        if not isinstance(ballot, Ballot):
+            raise InvalidInput(f"add takes a Ballot (see Ballot.from_bytes); got {ballot!r}")
+        self.add_many([ballot])
+
+    def add_many(self, ballots: Ballots | Sequence[Ballot]) -> None:
+        """Count many ballots, all of them or, if one is refused, none."""
+        if len(ballots) == 0:
+            return
+        if not isinstance(ballots, Ballots):
+            for ballot in ballots:
+                if not isinstance(ballot, Ballot):
+                    raise InvalidInput(f"add_many takes ballots; got {ballot!r}")
+                self._check_header(ballot)
+                self._check_size(ballot)
+            ballots = Ballots.gather(ballots)
+        self._check_header(ballots)
+        self.mechanism.check_payload(ballots.payload)
+        self._check_voters(ballots.users)
+        with self._changing():
+            keys = self.round_key.users(ballots.users)
+            self.mechanism.absorb(self.counters, ballots.payload, keys)
+            self.roll.add(ballots.users)
+
+    def merge(self, other: "Tally") -> None:
+        """Add another tally of the same mechanism and round, of other users."""
+        if not isinstance(other, Tally) or other.mechanism.fingerprint != (
+            self.mechanism.fingerprint
+        ):
+            raise InvalidInput("only tallies of the same mechanism can be merged")
+        if other.round_key != self.round_key:
+            raise InvalidInput(
+                f"tallies of rounds {self.round_key.round} and {other.round_key.round}, or of "
+                "different secrets, cannot be merged"
+            )
+        if {k: v.shape for k, v in self.counters.items()} != {
+            k: v.shape for k, v in other.counters.items()
+        }:
+            raise InvalidInput("a tally with and one without the histogram cannot be merged")
+        other._check_whole()
+        voters = other.roll.users()
+        self._check_voters(voters)
+        with self._changing():
+            for name, counter in self.counters.items():
+                counter += other.counters[name]
+            self.roll.add(voters)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything but the key to a file, all of it or nothing."""
+        self._check_whole()
+        target = Path(path)
+        head = np.frombuffer(
+            FORMAT.to_bytes(8, "little") + self.mechanism.fingerprint + self.round_key.mark
+            + self.round_key.round.to_bytes(8, "little"), dtype=np.uint8,
+        )  # fmt: skip
+        try:
+            with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
+                try:
+                    arrays: dict[str, Any] = {"head": head, "users": self.roll.users()}
+                    np.savez(file, **arrays, **self._named())  # type: ignore[arg-type]
+                    file.flush()
+                    os.fsync(file.fileno())
+                    os.replace(file.name, target)
+                except BaseException:
+                    os.unlink(file.name)
+                    raise
+            _sync_folder(target.parent)
+        except OSError as error:
+            raise DamagedFile(
+                f"the tally could not be saved to {target}: {error}; the file there is unchanged"
+            ) from error
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Fill this empty tally from a file that `save` wrote for the same mechanism and key."""
+        if self.count:
+            raise InvalidInput("load fills an empty tally; merge this one with another instead")
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                data = {name: file[name] for name in file.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+            raise DamagedFile(f"{path} is not a readable tally: {error}") from error
+        head = data.pop("head", np.empty(0)).tobytes()
+        users = data.pop("users", np.empty(0))
+        if len(head) != 32 or int.from_bytes(head[:8], "little") != FORMAT:
+            raise DamagedFile(f"{path} is not a tally of format {FORMAT}")
+        if head[8:16] != self.mechanism.fingerprint:
+            raise InvalidInput(f"{path} belongs to another mechanism than {self.mechanism!r}")
+        if head[16:24] != self.round_key.mark:
+            number = int.from_bytes(head[24:], "little")
+            raise InvalidInput(f"{path} belongs to round {number} of another key")
+        shapes = {name: array.shape for name, array in self._named().items()}
+        right = all(array.dtype == np.int64 for array in data.values())
+        if shapes != {name: array.shape for name, array in data.items()} or not right:
+            raise DamagedFile(f"{path} does not hold this tally's counters")
+        if users.dtype != np.uint64 or users.ndim != 1 or np.unique(users).size != users.size:
+            raise DamagedFile(f"{path} does not hold a list of users")
+        with self._changing():
+            for name, array in self._named().items():
+                array[...] = data[name]
+            self.roll.add(users)
+
+    def _named(self) -> Counters:
+        return {f"counter {name}": array for name, array in self.counters.items()}
+
+    def _check_header(self, ballot: Ballot | Ballots) -> None:
+        if ballot.fingerprint != self.mechanism.fingerprint:
+            raise RefusedBallot(
+                "mechanism",
+                f"the ballot was cast with mechanism {ballot.fingerprint.hex()}, this tally "
+                f"counts {self.mechanism.fingerprint.hex()}: use the same parameters on both sides",
+            )
+        if ballot.round != self.round_key.round:
+            raise RefusedBallot(
+                "round", f"the ballot is of round {ballot.round}, not {self.round_key.round}"
+            )
+        self.mechanism.check_bits(ballot.bits)
+
+    def _check_size(self, ballot: Ballot) -> None:
+        if not isinstance(ballot.payload, bytes) or len(ballot.payload) != (ballot.bits + 7) // 8:
+            raise RefusedBallot("length", f"the payload is not {(ballot.bits + 7) // 8} bytes long")
+
+    def _check_voters(self, users: NDArray[np.uint64]) -> None:
+        again = self.roll.find(users)
+        if again.any():
+            first = int(users[int(np.argmax(again))])
+            raise RefusedBallot("duplicate", f"user {first} has already voted in this round")
+        numbers, times = np.unique(users, return_counts=True)
+        if numbers.size != users.size:
+            twice = int(numbers[int(np.argmax(times > 1))])
+            raise RefusedBallot("duplicate", f"user {twice} appears twice in these ballots")
+
+    def _check_whole(self) -> None:
+        if not self._whole:
+            raise HushbitError(
+                "this tally was interrupted in the middle of a change and may be wrong: "
+                "make a new one, or load the last saved file"
+            )
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Mark the tally as unusable should an interrupt strike between two counters."""
+        self._check_whole()
+        self._whole = False
+        yield
+        self._whole = True
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def counters_like(**shapes: Any) -> Counters:
+    """Zeroed counters by name and shape."""
+    return {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}

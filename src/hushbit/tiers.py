@@ -1,0 +1,115 @@
+"""Users with different budgets in one round: one mechanism for each tier, counted apart."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.ballot import Ballot, Ballots
+from hushbit.checks import choice
+from hushbit.decode import Estimate
+from hushbit.errors import InvalidInput, RefusedBallot
+from hushbit.keys import RoundKey
+from hushbit.mechanism import Mechanism
+from hushbit.roll import Roll
+from hushbit.tally import Tally
+
+
+class Tiers:
+    """Several mechanisms of one dim; a user encodes with its own tier, `tiers[n].encode(...)`."""
+
+    def __init__(self, *mechanisms: Mechanism) -> None:
+        if not mechanisms or not all(isinstance(m, Mechanism) for m in mechanisms):
+            raise InvalidInput("Tiers takes one mechanism for each tier")
+        if len({m.dim for m in mechanisms}) > 1:
+            raise InvalidInput(f"tiers must share one dim; got {[m.dim for m in mechanisms]}")
+        if len({m.fingerprint for m in mechanisms}) < len(mechanisms):
+            raise InvalidInput("two tiers are the same mechanism; leave one out")
+        self.mechanisms = mechanisms
+
+    def __len__(self) -> int:
+        return len(self.mechanisms)
+
+    def __getitem__(self, tier: int) -> Mechanism:
+        return self.mechanisms[tier]
+
+    def tally(self, round_key: RoundKey, histogram: bool = True) -> "TierTally":
+        """An empty tally for all tiers of a round."""
+        return TierTally([m.tally(round_key, histogram) for m in self.mechanisms])
+
+    def estimate(self, tally: "TierTally", weighting: str = "users") -> Estimate:
+        """The mean over all users, from the tiers that have ballots.
+
+        weighting="users"      every user counts the same: unbiased for the mean of these users
+        weighting="precision"  tiers weigh by 1 / variance of their own mean: unbiased for the
+                               mean of the population that all tiers are drawn from, least noise
+        """
+        choice("weighting", weighting, ("users", "precision"))
+        estimates = [part.mechanism.estimate(part) for part in tally.parts if part.count]
+        if not estimates:
+            raise InvalidInput("the tally has no ballots yet: add some before estimating")
+        if weighting == "users":
+            weights = np.array([float(e.count) for e in estimates])
+        else:
+            weights = np.array([1 / max(float(e.variance.mean()), 1e-300) for e in estimates])
+        weights /= weights.sum()
+        return Estimate(
+            mean=_weighted(weights, [e.mean for e in estimates]),
+            variance=_weighted(weights**2, [e.variance for e in estimates]),
+            count=tally.count,
+            unbiased=all(e.unbiased for e in estimates),
+        )
+
+
+class TierTally:
+    """One tally for each tier and one roll for all: a user votes once, in one tier."""
+
+    def __init__(self, parts: list[Tally]) -> None:
+        self.parts = parts
+        self.roll = Roll()
+        for part in parts:
+            part.roll = Roll()
+
+    @property
+    def count(self) -> int:
+        """Ballots accepted so far, over all tiers."""
+        return len(self.roll)
+
+    def add(self, ballot: Ballot) -> None:
+        """Count one ballot in the tier that it was cast for, or refuse it."""
+        part = self._part(ballot.fingerprint)
+        self._refuse_known(np.array([ballot.user], dtype=np.uint64))
+        part.add(ballot)
+        self.roll.add(np.array([ballot.user], dtype=np.uint64))
+
+    def add_many(self, ballots: Ballots) -> None:
+        """Count many ballots of one tier, all or none."""
+        part = self._part(ballots.fingerprint)
+        self._refuse_known(ballots.users)
+        part.add_many(ballots)
+        self.roll.add(ballots.users)
+
+    def merge(self, other: "TierTally") -> None:
+        """Add a tally of the same tiers and round, of other users."""
+        if len(self.parts) != len(other.parts):
+            raise InvalidInput("only tallies of the same tiers can be merged")
+        self._refuse_known(other.roll.users())
+        for mine, theirs in zip(self.parts, other.parts, strict=True):
+            mine.merge(theirs)
+        self.roll.add(other.roll.users())
+
+    def _part(self, fingerprint: bytes) -> Tally:
+        for part in self.parts:
+            if part.mechanism.fingerprint == fingerprint:
+                return part
+        raise RefusedBallot("mechanism", f"no tier has mechanism {fingerprint.hex()}")
+
+    def _refuse_known(self, users: NDArray[np.uint64]) -> None:
+        again = self.roll.find(users)
+        if again.any():
+            first = int(users[int(np.argmax(again))])
+            raise RefusedBallot("duplicate", f"user {first} has already voted in this round")
+
+
+def _weighted(weights: NDArray[np.float64], parts: list[Any]) -> NDArray[np.float64]:
+    return np.asarray(sum(w * part for w, part in zip(weights, parts, strict=True)))

@@ -1,0 +1,115 @@
+"""Processes that use a ledger and are killed, limited or raced; run by test_ledger_crash.py.
+
+Prints one JSON object. Only `os.fork` is used to start children, so a thousand of them are cheap.
+"""
+
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from hushbit.errors import BudgetSpent, HushbitError
+from hushbit.privacy.cost import Cost
+from hushbit.privacy.ledger import Ledger
+
+COST = Cost(((0.5, 10),))
+
+
+def charge_until_killed(path: str, acknowledge: int) -> None:
+    ledger = Ledger.open(path)
+    while True:
+        ledger.charge("ann", 0, COST, mechanism="cpa")
+        os.write(acknowledge, b"+")
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Forks a child that works and exits without touching what the parent has open."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return child
+
+
+def kill_many_times(path: str, kills: int, seed: int) -> dict[str, int]:
+    """Kills a charging process at random moments; compares what it acknowledged with the file."""
+    moments = random.Random(seed)
+    Ledger.open(path).set_limit("ann", epsilon=float("inf"), delta=0.0)
+    acknowledged = 0
+    undercounts = 0
+    for _ in range(kills):
+        reader, writer = os.pipe()
+        child = in_child(lambda end=writer: charge_until_killed(path, end))  # type: ignore[misc]
+        os.close(writer)
+        time.sleep(moments.uniform(0.001, 0.015))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        while chunk := os.read(reader, 65536):
+            acknowledged += len(chunk)
+        os.close(reader)
+        undercounts += len(Ledger.open(path).entries("ann")) < acknowledged
+    recorded = len(Ledger.open(path).entries("ann"))
+    return {"acknowledged": acknowledged, "recorded": recorded, "undercounts": undercounts}
+
+
+def race(path: str, attempts: int) -> dict[str, int]:
+    """Charges as often as the limit allows, beside another process that does the same."""
+    ledger = Ledger.open(path)
+    accepted = 0
+    for number in range(attempts):
+        try:
+            ledger.charge("ann", number, COST, mechanism="cpa")
+            accepted += 1
+        except BudgetSpent:
+            pass
+    return {"accepted": accepted}
+
+
+def charge_with_little_disk(path: str, room: int) -> dict[str, object]:
+    """Charges until no file may grow beyond `room` bytes, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+    ledger = Ledger.open(path)
+    accepted = 0
+    for number in range(10_000):
+        try:
+            ledger.charge("ann", number, COST, mechanism="cpa")
+        except HushbitError as error:
+            return {"accepted": accepted, "error": type(error).__name__}
+        accepted += 1
+    return {"accepted": accepted, "error": "none"}
+
+
+def charge_as_nobody(path: str) -> dict[str, object]:
+    """Charges without the right to write, even if the tests run as root."""
+    if os.geteuid() == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+    ledger = Ledger.open(path)
+    spent = ledger.spent("ann").epsilon
+    try:
+        ledger.charge("ann", 1, COST, mechanism="cpa")
+    except HushbitError as error:
+        return {"error": type(error).__name__, "spent": spent}
+    return {"error": "none", "spent": spent}
+
+
+def main(task: str, path: str, *numbers: str) -> None:
+    """Runs one task by its name."""
+    tasks: dict[str, Callable[..., object]] = {
+        "kill": kill_many_times,
+        "race": race,
+        "disk": charge_with_little_disk,
+        "nobody": charge_as_nobody,
+    }
+    print(json.dumps(tasks[task](path, *(int(number) for number in numbers))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,277 @@
+"""The ledger's laws on one process: exact sums, refusals that change nothing, damaged files."""
+
+import math
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hushbit.errors import BudgetSpent, DamagedFile, InvalidInput
+from hushbit.privacy.composition import epsilon_of, epsilon_of_mixed, epsilon_of_zcdp
+from hushbit.privacy.cost import Cost, Limit, fits, pure_total, spending, zcdp_total
+from hushbit.privacy.ledger import Ledger
+
+TENTH = Cost(((0.1, 1),))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger.open(tmp_path / "ledger")
+
+
+def charge(ledger: Ledger, user: str | int, cost: Cost, times: int = 1) -> None:
+    for number in range(times):
+        ledger.charge(user, number, cost, mechanism="cpa")
+
+
+def test_ten_tenths_are_one_and_the_eleventh_is_refused(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=1.0, delta=0.0)
+    charge(ledger, "ann", TENTH, 10)
+    assert ledger.spent("ann").epsilon == 1.0
+    assert ledger.remaining("ann") == 0.0
+    before = ledger.path.read_bytes()
+    with pytest.raises(BudgetSpent, match="Nothing was charged"):
+        charge(ledger, "ann", Cost(((1e-300, 1),)))
+    assert ledger.path.read_bytes() == before
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+@pytest.mark.parametrize("cost", [TENTH, Cost(((0.3, 7), (0.11, 2)), rho=0.013)], ids=repr)
+def test_n_charges_equal_one_n_fold_charge(tmp_path: Path, cost: Cost, delta: float) -> None:
+    many, once = Ledger.open(tmp_path / "many"), Ledger.open(tmp_path / "once")
+    for book in (many, once):
+        book.set_limit("ann", epsilon=1e6, delta=delta)
+    charge(many, "ann", cost, 23)
+    charge(once, "ann", cost.times(23))
+    assert many.spent("ann") == once.spent("ann")
+    assert many.remaining("ann") == once.remaining("ann")
+    assert many.summary()[0].bits == once.summary()[0].bits == 23 * cost.bits
+
+
+COSTS = st.builds(
+    Cost,
+    st.lists(st.tuples(st.floats(1e-3, 4), st.integers(1, 50)), min_size=1, max_size=2).map(tuple),
+    st.none() | st.floats(0, 2),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(COSTS, min_size=1, max_size=4), st.integers(1, 30), st.randoms())
+def test_spending_depends_on_the_ballots_only(costs: list[Cost], times: int, shuffle: object) -> None:
+    repeated = [cost for cost in costs for _ in range(times)]
+    shuffle.shuffle(repeated)  # type: ignore[attr-defined]
+    folded = [cost.times(times) for cost in costs]
+    assert pure_total(repeated) == pure_total(folded)
+    assert zcdp_total(repeated) == zcdp_total(folded)
+    for delta in (0.0, 1e-6):
+        bound = spending(repeated, delta)
+        assert bound == spending(folded, delta)
+        assert bound.epsilon <= float(pure_total(folded))
+        assert fits(folded, Limit(bound.epsilon * (1 + 1e-12) + 1e-300, delta))
+
+
+def test_approximate_limit_counts_by_exact_composition(ledger: Ledger) -> None:
+    ballot = Cost(((0.01, 1000),))
+    limit = epsilon_of(0.01, 5000, 1e-5)
+    ledger.set_limit(7, epsilon=limit, delta=1e-5)
+    charge(ledger, 7, ballot, 5)
+    assert ledger.spent(7).epsilon == limit
+    assert ledger.spent(7).method == "exact composition"
+    assert ledger.spent(7, delta=0.0).epsilon == 50.0
+    with pytest.raises(BudgetSpent):
+        charge(ledger, 7, ballot)
+    assert len(ledger.entries("7")) == 5
+
+
+def test_claimed_zcdp_is_used_where_it_is_smaller() -> None:
+    claimed = Cost(((0.5, 7850),), rho=0.125)
+    bound = spending([claimed.times(4)], 1e-5)
+    assert bound.method == "zCDP"
+    assert bound.epsilon == epsilon_of_zcdp(0.5, 1e-5)
+    mixed = spending([claimed, Cost(((0.5, 2),))], 1e-5)
+    assert mixed.epsilon == min(
+        epsilon_of_zcdp(0.125 + 2 * 0.125, 1e-5), epsilon_of_mixed([(0.5, 7852)], 1e-5)
+    )
+
+
+def test_history_longer_than_exact_composition_falls_back_to_zcdp() -> None:
+    endless = Cost(((1e-4, 10**10),)).times(10**6)
+    bound = spending([endless], 1e-5)
+    assert bound.method == "zCDP"
+    assert fits([endless], Limit(bound.epsilon, 1e-5))
+    assert not fits([endless], Limit(bound.epsilon / 2, 1e-5))
+
+
+def test_infinite_costs_and_limits(ledger: Ledger) -> None:
+    open_bits = Cost(((math.inf, 3), (0.5, 2)))
+    ledger.set_limit("ann", epsilon=5.0, delta=1e-5)
+    with pytest.raises(BudgetSpent):
+        charge(ledger, "ann", open_bits)
+    ledger.set_limit("ann", epsilon=math.inf, delta=1e-5)
+    charge(ledger, "ann", open_bits)
+    assert ledger.spent("ann").epsilon == math.inf
+    assert ledger.remaining("ann") == math.inf
+    with pytest.raises(InvalidInput):
+        ledger.set_limit("ann", epsilon=1e300, delta=1e-5)
+
+
+def test_a_limit_below_what_is_spent_is_refused(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=2.0, delta=0.0)
+    charge(ledger, "ann", TENTH, 5)
+    before = ledger.path.read_bytes()
+    with pytest.raises(InvalidInput, match="below what user 'ann' has spent"):
+        ledger.set_limit("ann", epsilon=0.4, delta=0.0)
+    assert ledger.path.read_bytes() == before
+    ledger.set_limit("ann", epsilon=0.5, delta=0.0)
+    assert ledger.limit("ann") == Limit(0.5, 0.0)
+
+
+def test_users_rounds_and_restarts(ledger: Ledger) -> None:
+    for user in ("ann", 12):
+        ledger.set_limit(user, epsilon=10.0, delta=0.0)
+    charge(ledger, "ann", TENTH, 3)
+    charge(ledger, np.int64(12), TENTH)  # type: ignore[arg-type]
+    charge(ledger, 12, TENTH)
+    again = Ledger.open(ledger.path, create=False)
+    assert again.users() == ["12", "ann"]
+    assert [entry.round for entry in again.entries("ann")] == [0, 1, 2]
+    assert len(again.entries()) == 5
+    twelve, ann = again.summary()
+    assert (twelve.user, twelve.ballots, twelve.bits, twelve.last_round) == ("12", 2, 2, 0)
+    assert (ann.pure_epsilon, ann.remaining, ann.limit) == (0.3, 9.7, Limit(10.0, 0.0))
+    assert again.spent("nobody").epsilon == 0.0
+    assert again.remaining("nobody") == math.inf
+
+
+def test_charging_needs_a_limit_and_recording_does_not(ledger: Ledger) -> None:
+    with pytest.raises(InvalidInput, match="set_limit first"):
+        charge(ledger, "bob", TENTH)
+    ledger.record("bob", 1, TENTH, mechanism="cpa")
+    assert ledger.spent("bob").epsilon == 0.1
+    assert ledger.summary()[0].limit is None
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "UPDATE entries SET copies = 1",
+        "DELETE FROM entries",
+        "INSERT OR REPLACE INTO entries VALUES (1, 'ann', 0, 'cpa', 'x', 1)",
+        "UPDATE limits SET epsilon = 'inf'",
+        "DELETE FROM limits",
+    ],
+)
+def test_entries_cannot_be_changed(ledger: Ledger, attack: str) -> None:
+    ledger.set_limit("ann", epsilon=10.0, delta=0.0)
+    charge(ledger, "ann", TENTH, 2)
+    connection = sqlite3.connect(ledger.path)
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(attack)
+    connection.close()
+    assert len(ledger.entries("ann")) == 2
+
+
+def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("not a database, but long enough to look like one " * 100)
+    empty = tmp_path / "empty"
+    empty.touch()
+    other = tmp_path / "other"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE entries (id)")
+    connection.commit()
+    connection.close()
+    for path in (text, empty, other, tmp_path):
+        content = path.read_bytes() if path.is_file() else b""
+        with pytest.raises(DamagedFile):
+            Ledger.open(path)
+        assert not path.is_file() or path.read_bytes() == content
+    with pytest.raises(DamagedFile):
+        Ledger.open(tmp_path / "missing", create=False)
+    with pytest.raises(DamagedFile):
+        Ledger.open(tmp_path / "no such folder" / "ledger")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "other", "text"]
+
+
+def test_newer_versions_and_damaged_pages_are_refused(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=100.0, delta=0.0)
+    charge(ledger, "ann", TENTH, 100)
+    good = ledger.path.read_bytes()
+    ledger.path.write_bytes(good[:4096] + bytes(len(good) - 4096))
+    with pytest.raises(DamagedFile):
+        Ledger.open(ledger.path)
+    ledger.path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(DamagedFile):
+        Ledger.open(ledger.path)
+    ledger.path.write_bytes(good)
+    connection = sqlite3.connect(ledger.path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(DamagedFile, match="version 2"):
+        charge(ledger, "ann", TENTH)
+
+
+def test_a_removed_file_is_noticed(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=100.0, delta=0.0)
+    ledger.path.unlink()
+    with pytest.raises(DamagedFile):
+        charge(ledger, "ann", TENTH)
+    assert not ledger.path.exists()
+
+
+def test_unreadable_lines_are_reported(ledger: Ledger) -> None:
+    connection = sqlite3.connect(ledger.path)
+    connection.execute("INSERT INTO entries VALUES (1, 'ann', 0, 'cpa', '{}', 1)")
+    connection.execute("INSERT INTO limits VALUES (1, 'bob', 'much', '0')")
+    connection.commit()
+    connection.close()
+    with pytest.raises(DamagedFile):
+        ledger.spent("ann")
+    with pytest.raises(DamagedFile):
+        ledger.limit("bob")
+
+
+def test_a_writer_that_waits_too_long_is_refused(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=100.0, delta=0.0)
+    other = sqlite3.connect(ledger.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    impatient = Ledger.open(ledger.path, wait_seconds=0.01)
+    with pytest.raises(DamagedFile, match="locked"):
+        charge(impatient, "ann", TENTH)
+    other.close()
+    charge(impatient, "ann", TENTH)
+
+
+def test_bad_arguments_are_refused_and_change_nothing(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=100.0, delta=0.0)
+    before = ledger.path.read_bytes()
+    calls = [
+        lambda: ledger.set_limit("ann", epsilon=0.0, delta=0.0),
+        lambda: ledger.set_limit("ann", epsilon=math.nan, delta=0.0),
+        lambda: ledger.set_limit("ann", epsilon=1.0, delta=1.0),
+        lambda: ledger.set_limit("", epsilon=1.0, delta=0.0),
+        lambda: ledger.set_limit(True, epsilon=1.0, delta=0.0),
+        lambda: ledger.set_limit("a\0b", epsilon=1.0, delta=0.0),
+        lambda: ledger.charge("ann", -1, TENTH, mechanism="cpa"),
+        lambda: ledger.charge("ann", 2**63, TENTH, mechanism="cpa"),
+        lambda: ledger.charge("ann", 1.0, TENTH, mechanism="cpa"),  # type: ignore[arg-type]
+        lambda: ledger.charge("ann", 1, 0.5, mechanism="cpa"),  # type: ignore[arg-type]
+        lambda: ledger.charge("ann", 1, TENTH, mechanism=""),
+        lambda: ledger.charge("ann", 1, TENTH.times(2**63), mechanism="cpa"),
+        lambda: Ledger.open(3),  # type: ignore[arg-type]
+        lambda: Ledger.open("a\0b"),
+        lambda: Ledger.open(ledger.path, wait_seconds=-1.0),
+        lambda: Cost(()),
+        lambda: Cost(((0.5,),)),  # type: ignore[arg-type]
+        lambda: Cost(((0.5, 0),)),
+        lambda: Cost(((0.5, 1),), rho=-1.0),
+        lambda: Cost(((0.5, 1),), copies=0),
+        lambda: Cost.from_text("[]", 1),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput):
+            call()
+    assert ledger.path.read_bytes() == before

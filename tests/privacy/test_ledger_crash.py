@@ -1,0 +1,96 @@
+"""The ledger against kills, races, full disks and files that may not be written."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hushbit.privacy.cost import Cost
+from hushbit.privacy.ledger import Ledger
+
+WORKER = Path(__file__).with_name("ledger_worker.py")
+COST = Cost(((0.5, 10),))
+
+
+def start(task: str, path: Path, *numbers: int) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(WORKER), task, str(path), *map(str, numbers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def finish(process: "subprocess.Popen[str]") -> dict[str, Any]:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    result: dict[str, Any] = json.loads(output)
+    return result
+
+
+def assert_never_undercounts(path: Path, kills: int) -> None:
+    result = finish(start("kill", path, kills, 20))
+    assert result["undercounts"] == 0
+    assert result["acknowledged"] > kills
+    assert result["acknowledged"] <= result["recorded"] <= result["acknowledged"] + kills
+
+
+@pytest.fixture
+def memory_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one, so that more charges happen between two kills."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=shared) as folder:
+        yield Path(folder)
+
+
+def test_fifty_kills_never_undercount(memory_folder: Path) -> None:
+    assert_never_undercounts(memory_folder / "ledger", 50)
+
+
+@pytest.mark.slow
+def test_a_thousand_kills_never_undercount(memory_folder: Path) -> None:
+    assert_never_undercounts(memory_folder / "ledger", 1000)
+
+
+def test_two_writers_never_overspend(memory_folder: Path) -> None:
+    path = memory_folder / "ledger"
+    ledger = Ledger.open(path)
+    ledger.set_limit("ann", epsilon=5.0 * 150, delta=0.0)
+    writers = [start("race", path, 120) for _ in range(2)]
+    accepted = [finish(writer)["accepted"] for writer in writers]
+    assert sum(accepted) == 150 == len(ledger.entries("ann"))
+    assert ledger.remaining("ann") == 0
+
+
+def test_full_disk_refuses_the_charge(memory_folder: Path) -> None:
+    path = memory_folder / "ledger"
+    ledger = Ledger.open(path)
+    ledger.set_limit("ann", epsilon=1e9, delta=0.0)
+    result = finish(start("disk", path, path.stat().st_size + 8192))
+    assert result["error"] == "DamagedFile"
+    assert 0 < result["accepted"] == len(ledger.entries("ann"))
+    ledger.charge("ann", 0, COST, mechanism="cpa")
+    assert len(ledger.entries("ann")) == result["accepted"] + 1
+
+
+def test_file_without_right_to_write_refuses_the_charge() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+        try:
+            os.chmod(folder, 0o755)
+            path = Path(folder) / "ledger"
+            ledger = Ledger.open(path)
+            ledger.set_limit("ann", epsilon=100.0, delta=0.0)
+            ledger.charge("ann", 0, COST, mechanism="cpa")
+            os.chmod(path, 0o444)
+            os.chmod(folder, 0o555)
+            result = finish(start("nobody", path))
+        finally:
+            os.chmod(folder, 0o755)
+        assert result == {"error": "DamagedFile", "spent": 5.0}
+        assert len(ledger.entries("ann")) == 1
