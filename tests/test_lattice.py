@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hushbit.errors import InvalidInput
+from hushbit.kernels.closest import nearest_coordinates
 from hushbit.lattice import Lattice, lattice
 
 NAMES = ["Z", "A2", "D4", "E8"]
@@ -70,6 +71,27 @@ def test_general_nearest_is_the_brute_force_nearest(index: int) -> None:
     assert np.allclose(
         distances(shape, x), brute_force_distances(shape.generator, x, reach), atol=1e-12
     )
+
+
+def test_search_without_reduction_looks_on_both_sides() -> None:
+    """A basis so flat that the nearest point is many steps from the rounded coordinates."""
+    upper = np.array([[1.0, 0.37], [0.0, 0.05]])
+    targets = np.random.default_rng(8).uniform(-2, 2, (200, 2))
+    found = np.zeros((200, 2), np.int64)
+    nearest_coordinates(targets, upper, found)
+    box = np.array(list(product(range(-40, 41), range(-70, 71)))) @ upper.T
+    expected = np.linalg.norm(targets[:, None] - box[None], axis=2).min(axis=1)
+    assert np.allclose(np.linalg.norm(targets - found @ upper.T, axis=1), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [6, 8, 12])
+def test_nearest_in_high_dimension_is_the_best_of_all_points_around(dim: int) -> None:
+    rng = np.random.default_rng(dim)
+    shape = lattice(rng.normal(size=(dim, dim)))
+    x = rng.normal(size=(40, dim)) * 3
+    for place, distance in zip(x, distances(shape, x), strict=True):
+        around = shape.within(distance * (1 + 1e-9), -place) @ shape.generator
+        assert np.linalg.norm(around - place, axis=1).min() == pytest.approx(distance, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.checks import whole
 from hushbit.errors import InvalidInput, RefusedBallot
 
 MAGIC = b"HB"
@@ -22,6 +23,7 @@ VERSION = 1
 HEADER = struct.Struct("<2sBB8sQQQ")
 CHECK = struct.Struct("<I")
 HEADER_BYTES = HEADER.size + CHECK.size
+LAST_NUMBER = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,12 @@ class Ballot:
     bits: int
     payload: bytes = field(repr=False)
     overloaded: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_head(self)
+        object.__setattr__(self, "user", whole("user", self.user, 0, LAST_NUMBER))
+        if not isinstance(self.payload, bytes):
+            raise InvalidInput(f"a payload is bytes; got {type(self.payload).__name__}")
 
     def to_bytes(self) -> bytes:
         """The bytes that travel."""
@@ -82,6 +90,20 @@ class Ballots(Sequence[Ballot]):
     payload: NDArray[np.uint8] = field(repr=False)
     overloaded: NDArray[np.int64] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        _check_head(self)
+        wanted = {"users": (np.uint64, 1), "payload": (np.uint8, 2), "overloaded": (np.int64, 1)}
+        for name, (kind, axes) in wanted.items():
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or (array.dtype, array.ndim) != (kind, axes):
+                raise InvalidInput(f"{name} must be an array of {kind.__name__} with {axes} axes")
+        shape = (self.users.size, (self.bits + 7) // 8)
+        if self.payload.shape != shape or self.overloaded.size != self.users.size:
+            raise InvalidInput(
+                f"{shape[0]} ballots of {self.bits} bits need a payload of shape {shape}; got "
+                f"{self.payload.shape} and {self.overloaded.size} overload counts"
+            )
+
     def __len__(self) -> int:
         return self.users.size
 
@@ -106,6 +128,8 @@ class Ballots(Sequence[Ballot]):
             raise InvalidInput("ballots in one batch must share mechanism, round and length")
         first = ballots[0]
         size = len(first.payload)
+        if any(len(b.payload) != size for b in ballots):
+            raise InvalidInput("ballots in one batch must have payloads of one length")
         payload = np.frombuffer(b"".join(b.payload for b in ballots), dtype=np.uint8)
         return cls(
             first.fingerprint, first.round, first.bits,
@@ -113,3 +137,11 @@ class Ballots(Sequence[Ballot]):
             payload.reshape(len(ballots), size),
             np.array([b.overloaded for b in ballots], dtype=np.int64),
         )  # fmt: skip
+
+
+def _check_head(ballot: Ballot | Ballots) -> None:
+    """Refuse numbers that do not fit the header."""
+    if not isinstance(ballot.fingerprint, bytes) or len(ballot.fingerprint) != 8:
+        raise InvalidInput("a fingerprint is 8 bytes; ballots are made by Mechanism.encode")
+    object.__setattr__(ballot, "round", whole("round", ballot.round, 0, LAST_NUMBER))
+    object.__setattr__(ballot, "bits", whole("bits", ballot.bits, 0, LAST_NUMBER))

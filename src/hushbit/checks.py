@@ -39,6 +39,14 @@ def positive(name: str, value: Any, *, infinite: bool = False) -> float:
     return number
 
 
+def length(name: str, value: Any) -> float:
+    """A positive number whose square neither overflows nor vanishes."""
+    number = positive(name, value)
+    if not 1e-100 <= number <= 1e100:
+        raise InvalidInput(f"{name} must be from 1e-100 to 1e100; got {value!r}: change the unit")
+    return number
+
+
 def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """One of a few words."""
     if not isinstance(value, str) or value not in allowed:

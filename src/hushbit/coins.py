@@ -87,6 +87,7 @@ def coin_source(coins: Any) -> Coins:
     if not isinstance(coins, OsCoins | SeededCoins | SimulationCoins):
         raise InvalidInput(
             "coins must be OsCoins (the default), or SeededCoins or SimulationCoins in a "
-            f"simulation; keys and seeds cannot serve as private coins; got {coins!r}"
+            "simulation; keys and seeds cannot serve as private coins; got "
+            f"{type(coins).__name__}"
         )
     return coins

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.checks import choice, positive, whole
+from hushbit.arrays import finite_floats
+from hushbit.checks import choice, length, positive, whole
 from hushbit.decode import (
     DECODERS,
     Estimate,
@@ -21,7 +22,7 @@ from hushbit.decode import (
 from hushbit.errors import InvalidInput
 from hushbit.keys import UserKeys
 from hushbit.mechanism import Mechanism
-from hushbit.points import Points, ball, fine, stages
+from hushbit.points import MOST_POINTS, Points, ball, fine, stages
 from hushbit.privacy.anonymity import k_per_block
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.privacy.zcdp import zcdp_of_two_points_tight
@@ -57,7 +58,7 @@ class CPA(Mechanism):
         preset: str = "corrected", clip: float | None = None,
     ) -> None:  # fmt: skip
         choice("preset", preset, DECODERS)
-        count = (3 if preset == "authors" else 2) if points is None else whole("points", points, 2)
+        count = (3 if preset == "authors" else 2) if points is None else points
         self._set_up(dim, (epsilon_per_bit,), radius, (count,), lattice, rounding, words, preset,
                      clip)  # fmt: skip
 
@@ -66,12 +67,15 @@ class CPA(Mechanism):
         lattice: Any, rounding: str | None, words: str | None, preset: str, clip: float | None,
     ) -> None:  # fmt: skip
         self.dim = whole("dim", dim, 1)
-        self.radius = positive("radius", radius)
+        self.radius = length("radius", radius)
         self.preset = choice("preset", preset, DECODERS)
-        self.lattice = lattice if isinstance(lattice, str) else np.asarray(lattice).tolist()
-        self.clip = None if clip is None else positive("clip", clip)
+        self.lattice = (
+            lattice if isinstance(lattice, str) else finite_floats("lattice", lattice).tolist()
+        )
+        self.clip = None if clip is None else length("clip", clip)
         usual = {"corrected": "stochastic", "paper": "dithered", "authors": "nearest"}[preset]
         self.rounding = usual if rounding is None else choice("rounding", rounding, ROUNDINGS)
+        counts = tuple(whole("points", count, 2, MOST_POINTS) for count in counts)
         sets = self._point_sets(counts)
         self.words = "uniform" if preset == "authors" and words is None else words
         self.stages = tuple(
@@ -236,7 +240,7 @@ class CPA(Mechanism):
         check_counted(tally, self)
         decoder = self.preset if decoder is None else decoder
         mean = np.zeros((self.blocks, self.block_size))
-        by_signal = np.zeros(self.block_size)
+        by_signal, largest = np.zeros(self.block_size), np.zeros(self.block_size)
         by_levels = np.full(self.block_size, self._rounding_power() / self.block_size)
         histograms: list[NDArray[np.float64]] = []
         for stage in self.stages:
@@ -252,11 +256,13 @@ class CPA(Mechanism):
                     by_levels -= level_power(histograms[-1], stage.points, shift)
             pull = float(gain) / tally.count * (counter.T @ stage.points.basis)
             by_signal += noise - signal_power(pull, noise, tally.count)
+            largest += noise
             mean += pull + float(shift) * stage.points.positions.sum(axis=0)
         if self.rounding == "subtractive":
             lattice = self.quantizer.points.lattice
             mean -= tally.counters["dither"] * (DITHER_UNIT / tally.count) @ lattice.generator
             by_signal += lattice.second_moment / self.block_size
+            largest += lattice.second_moment / self.block_size
         variance = np.tile(np.clip(by_levels, 0.0, by_signal) / tally.count, self.blocks)
         return Estimate(
             mean=mean.reshape(-1)[: self.dim],
@@ -265,6 +271,7 @@ class CPA(Mechanism):
             unbiased=decoder == "corrected" and self.rounding != "nearest",
             histograms=tuple(histograms) if len(histograms) == len(self.stages) else None,
             points=tuple(stage.points for stage in self.stages),
+            noise=float(largest.mean()) / tally.count,
         )
 
 
@@ -285,7 +292,7 @@ class NestedCPA(CPA):
             stages = (3, 3)
         if not isinstance(stages, tuple | list) or len(stages) < 2:
             raise InvalidInput(f"stages must list the points of two or more stages; got {stages!r}")
-        counts = tuple(whole("points of a stage", count, 2) for count in stages)
+        counts = tuple(stages)
         if isinstance(epsilon_per_bit, tuple | list):
             epsilons = tuple(epsilon_per_bit)
         else:

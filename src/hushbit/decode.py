@@ -63,7 +63,8 @@ class Estimate:
     """What a server learns from a tally.
 
     `mean` is unbiased when `unbiased` is true; `variance` (of each entry of the mean) is what
-    the bits' noise adds, an upper estimate that is tight when users agree.
+    the bits' noise adds, an upper estimate that is tight when users agree. `noise`, if known,
+    is the largest variance of an entry as told by the mechanism alone, not by the ballots.
     """
 
     mean: Floats
@@ -72,6 +73,7 @@ class Estimate:
     unbiased: bool
     histograms: tuple[Floats, ...] | None = field(repr=False, default=None)
     points: tuple[Points, ...] = field(repr=False, default=())
+    noise: float | None = field(repr=False, default=None)
 
     def histogram(self, stage: int = 0) -> Floats:
         """Share of users at each point, (blocks, N), unbiased: entries may be negative."""
@@ -143,5 +145,6 @@ def check_counted(tally: Any, mechanism: Any) -> None:
         tally.mechanism.fingerprint != mechanism.fingerprint
     ):
         raise InvalidInput(f"estimate needs a tally made by {mechanism!r}; got {tally!r}")
+    tally.check_whole()
     if tally.count == 0:
         raise InvalidInput("the tally has no ballots yet: add some before estimating")

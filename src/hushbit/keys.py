@@ -33,12 +33,12 @@ def as_words(key: bytes) -> NDArray[np.uint32]:
 
 def user_ids(ids: Any) -> NDArray[np.uint64]:
     """User numbers as uint64; refuses what is not a whole number below 2^64."""
-    array = np.asarray(ids)
-    if array.ndim == 1 and array.dtype.kind in "iu" and (array.size == 0 or array.min() >= 0):
-        return array.astype(np.uint64)
-    if isinstance(ids, np.ndarray | str | bytes) or not isinstance(ids, Iterable):
-        raise InvalidInput(f"users must be whole numbers from 0 to 2^64-1; got {ids!r}")
-    return np.array([whole("user", user, 0, LAST_ID) for user in ids], dtype=np.uint64)
+    if isinstance(ids, np.ndarray):
+        if ids.ndim == 1 and ids.dtype.kind in "iu" and (ids.size == 0 or ids.min() >= 0):
+            return ids.astype(np.uint64)
+    elif isinstance(ids, Iterable) and not isinstance(ids, str | bytes):
+        return np.array([whole("user", user, 0, LAST_ID) for user in ids], dtype=np.uint64)
+    raise InvalidInput(f"users must be whole numbers from 0 to 2^64-1; got {ids!r}")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,13 @@ class UserKey:
     user: int
     key: bytes = field(repr=False)
     rotation: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "round", whole("round", self.round, 0, LAST_ID))
+        object.__setattr__(self, "user", whole("user", self.user, 0, LAST_ID))
+        for part in (self.key, self.rotation):
+            if not isinstance(part, bytes) or len(part) != SECRET_BYTES:
+                raise InvalidInput(f"a key is {SECRET_BYTES} bytes; make keys with RoundKey.user")
 
     def to_bytes(self) -> bytes:
         """80 bytes: round, user, key, rotation key. Whoever holds them knows the user's words."""
@@ -94,9 +101,13 @@ class UserKeys(Sequence[UserKey]):
         """One batch from a key, a batch or a list of keys, all of the same round."""
         if isinstance(keys, UserKeys):
             return keys
-        several = [keys] if isinstance(keys, UserKey) else list(keys)
+        listed = keys if isinstance(keys, Iterable) else ()
+        several = [keys] if isinstance(keys, UserKey) else list(listed)
         if not several or not all(isinstance(key, UserKey) for key in several):
-            raise InvalidInput(f"keys must come from RoundKey.user or RoundKey.users; got {keys!r}")
+            raise InvalidInput(
+                "keys must come from RoundKey.user or RoundKey.users, one for each update; "
+                f"got {type(keys).__name__}"
+            )
         if len({(key.round, key.rotation) for key in several}) > 1:
             raise InvalidInput("keys of different rounds cannot be used in one call; split them")
         return cls(

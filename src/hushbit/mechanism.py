@@ -84,7 +84,7 @@ class Mechanism(ABC):
     def encode(self, update: Any, key: UserKey, coins: Any = None) -> Ballot:
         """One user's ballot; coins default to the operating system's entropy."""
         if not isinstance(key, UserKey):
-            raise InvalidInput(f"key must come from RoundKey.user; got {key!r}")
+            raise InvalidInput(f"key must come from RoundKey.user; got {type(key).__name__}")
         ballots = self._encode(vectors("update", update, self.dim, many=False), key, coins)
         ballot: Ballot = ballots[0]
         return ballot

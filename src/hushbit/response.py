@@ -57,7 +57,7 @@ class Response:
         """ln(p / (1 - p)) of the coins as they are."""
         if self.lies == 0:
             return math.inf
-        return math.log((RANGE - self.lies) / self.lies)
+        return math.log1p(2 * self.half / self.lies)
 
 
 def _exp_below(epsilon: float) -> float:

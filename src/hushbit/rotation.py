@@ -104,7 +104,10 @@ class Rotated(Mechanism):
         """Rotate, then cast."""
         # Clipping first keeps the norm that the inner guarantee counts on, rounding included.
         updates = clipped(updates, getattr(self.inner, "clip", None))
-        return self.inner.cast(self._rotation(keys.rotation).forward(updates), keys, coins)
+        turned = self._rotation(keys.rotation).forward(updates)
+        if not np.isfinite(turned).all():
+            raise InvalidInput("updates are too large to be rotated; clip or scale them down")
+        return self.inner.cast(turned, keys, coins)
 
     def check_payload(self, payload: NDArray[np.uint8]) -> None:
         """As the inner mechanism."""
@@ -127,7 +130,7 @@ class Rotated(Mechanism):
         mean = self._rotation(tally.round_key.rotation).back(estimate.mean)
         # Every entry of the mean is spread over a whole block, so the block's average applies.
         variance = np.full_like(mean, estimate.variance.mean())
-        return Estimate(mean, variance, estimate.count, estimate.unbiased)
+        return Estimate(mean, variance, estimate.count, estimate.unbiased, noise=estimate.noise)
 
     def _rotation(self, key: bytes) -> Rotation:
         return Rotation(self.dim, key)

@@ -116,4 +116,5 @@ class Subset(Mechanism):
             variance=np.tile(variance, self.inner.blocks)[: self.dim],
             count=tally.count,
             unbiased=self.inner.preset == "corrected" and self.inner.rounding == "stochastic",
+            noise=float(noise.mean()) / tally.count,
         )

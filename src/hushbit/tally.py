@@ -6,7 +6,6 @@ Adding and merging are exact, so neither order nor grouping nor threads change a
 import contextlib
 import os
 import tempfile
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +53,8 @@ class Tally:
 
     def add_many(self, ballots: Ballots | Sequence[Ballot]) -> None:
         """Count many ballots, all of them or, if one is refused, none."""
+        if not isinstance(ballots, Sequence):
+            raise InvalidInput(f"add_many takes ballots; got {type(ballots).__name__}")
         if len(ballots) == 0:
             return
         if not isinstance(ballots, Ballots):
@@ -73,6 +74,14 @@ class Tally:
 
     def merge(self, other: "Tally") -> None:
         """Add another tally of the same mechanism and round, of other users."""
+        voters = self.check_mergeable(other)
+        with self._changing():
+            for name, counter in self.counters.items():
+                counter += other.counters[name]
+            self.roll.add(voters)
+
+    def check_mergeable(self, other: "Tally") -> NDArray[np.uint64]:
+        """The other tally's voters; refuses what cannot be merged into this one."""
         if not isinstance(other, Tally) or other.mechanism.fingerprint != (
             self.mechanism.fingerprint
         ):
@@ -86,18 +95,16 @@ class Tally:
             k: v.shape for k, v in other.counters.items()
         }:
             raise InvalidInput("a tally with and one without the histogram cannot be merged")
-        other._check_whole()
+        self.check_whole()
+        other.check_whole()
         voters = other.roll.users()
         self._check_voters(voters)
-        with self._changing():
-            for name, counter in self.counters.items():
-                counter += other.counters[name]
-            self.roll.add(voters)
+        return voters
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything but the key to a file, all of it or nothing."""
-        self._check_whole()
-        target = Path(path)
+        self.check_whole()
+        target = _path(path)
         head = np.frombuffer(
             FORMAT.to_bytes(8, "little") + self.mechanism.fingerprint + self.round_key.mark
             + self.round_key.round.to_bytes(8, "little"), dtype=np.uint8,
@@ -123,10 +130,11 @@ class Tally:
         """Fill this empty tally from a file that `save` wrote for the same mechanism and key."""
         if self.count:
             raise InvalidInput("load fills an empty tally; merge this one with another instead")
+        source = _path(path)
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with np.load(source, allow_pickle=False) as file:
                 data = {name: file[name] for name in file.files}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        except Exception as error:  # a damaged archive makes NumPy and zipfile raise many kinds
             raise DamagedFile(f"{path} is not a readable tally: {error}") from error
         head = data.pop("head", np.empty(0)).tobytes()
         users = data.pop("users", np.empty(0))
@@ -178,7 +186,8 @@ class Tally:
             twice = int(numbers[int(np.argmax(times > 1))])
             raise RefusedBallot("duplicate", f"user {twice} appears twice in these ballots")
 
-    def _check_whole(self) -> None:
+    def check_whole(self) -> None:
+        """Refuse to go on with counters that an interrupt may have left half changed."""
         if not self._whole:
             raise HushbitError(
                 "this tally was interrupted in the middle of a change and may be wrong: "
@@ -188,10 +197,17 @@ class Tally:
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
         """Mark the tally as unusable should an interrupt strike between two counters."""
-        self._check_whole()
+        self.check_whole()
         self._whole = False
         yield
         self._whole = True
+
+
+def _path(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise InvalidInput(f"a path is text or a Path; got {type(path).__name__}") from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Users with different budgets in one round: one mechanism for each tier, counted apart."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,23 +42,30 @@ class Tiers:
         """The mean over all users, from the tiers that have ballots.
 
         weighting="users"      every user counts the same: unbiased for the mean of these users
-        weighting="precision"  tiers weigh by 1 / variance of their own mean: unbiased for the
-                               mean of the population that all tiers are drawn from, least noise
+        weighting="precision"  tiers weigh by 1 / noise of their own mean, which no ballot moves:
+                               unbiased for the mean of the population that all tiers are drawn
+                               from, with the least noise
         """
         choice("weighting", weighting, ("users", "precision"))
+        if not isinstance(tally, TierTally) or [p.mechanism for p in tally.parts] != list(
+            self.mechanisms
+        ):
+            raise InvalidInput("estimate needs a tally made by these tiers")
         estimates = [part.mechanism.estimate(part) for part in tally.parts if part.count]
         if not estimates:
             raise InvalidInput("the tally has no ballots yet: add some before estimating")
         if weighting == "users":
             weights = np.array([float(e.count) for e in estimates])
         else:
-            weights = np.array([1 / max(float(e.variance.mean()), 1e-300) for e in estimates])
+            weights = np.array([1 / max(_noise(e), 1e-300) for e in estimates])
         weights /= weights.sum()
         return Estimate(
             mean=_weighted(weights, [e.mean for e in estimates]),
             variance=_weighted(weights**2, [e.variance for e in estimates]),
             count=tally.count,
-            unbiased=all(e.unbiased for e in estimates),
+            unbiased=all(
+                e.unbiased and (weighting == "users" or e.noise is not None) for e in estimates
+            ),
         )
 
 
@@ -77,13 +85,18 @@ class TierTally:
 
     def add(self, ballot: Ballot) -> None:
         """Count one ballot in the tier that it was cast for, or refuse it."""
-        part = self._part(ballot.fingerprint)
-        self._refuse_known(np.array([ballot.user], dtype=np.uint64))
-        part.add(ballot)
-        self.roll.add(np.array([ballot.user], dtype=np.uint64))
+        if not isinstance(ballot, Ballot):
+            raise InvalidInput(f"add takes a Ballot (see Ballot.from_bytes); got {ballot!r}")
+        self.add_many(Ballots.gather([ballot]))
 
-    def add_many(self, ballots: Ballots) -> None:
+    def add_many(self, ballots: Ballots | Sequence[Ballot]) -> None:
         """Count many ballots of one tier, all or none."""
+        if not isinstance(ballots, Ballots):
+            if not isinstance(ballots, Sequence) or not all(isinstance(b, Ballot) for b in ballots):
+                raise InvalidInput(f"add_many takes ballots; got {type(ballots).__name__}")
+            if not ballots:
+                return
+            ballots = Ballots.gather(ballots)
         part = self._part(ballots.fingerprint)
         self._refuse_known(ballots.users)
         part.add_many(ballots)
@@ -91,10 +104,14 @@ class TierTally:
 
     def merge(self, other: "TierTally") -> None:
         """Add a tally of the same tiers and round, of other users."""
-        if len(self.parts) != len(other.parts):
+        if not isinstance(other, TierTally) or len(self.parts) != len(other.parts):
             raise InvalidInput("only tallies of the same tiers can be merged")
         self._refuse_known(other.roll.users())
-        for mine, theirs in zip(self.parts, other.parts, strict=True):
+        pairs = list(zip(self.parts, other.parts, strict=True))
+        # Every part is checked before any is changed, so that a refusal leaves all as they were.
+        for mine, theirs in pairs:
+            mine.check_mergeable(theirs)
+        for mine, theirs in pairs:
             mine.merge(theirs)
         self.roll.add(other.roll.users())
 
@@ -113,3 +130,8 @@ class TierTally:
 
 def _weighted(weights: NDArray[np.float64], parts: list[Any]) -> NDArray[np.float64]:
     return np.asarray(sum(w * part for w, part in zip(weights, parts, strict=True)))
+
+
+def _noise(estimate: Estimate) -> float:
+    """What the mechanism says; a variance read from the ballots would bias the weights."""
+    return float(estimate.variance.mean()) if estimate.noise is None else estimate.noise

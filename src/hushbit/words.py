@@ -61,7 +61,7 @@ def draw_words(
 ) -> NDArray[np.int8]:
     """The words of one user for one stage: a (votes, points) matrix of ±1."""
     if family == "uniform":
-        return np.array([_uniform_word(key, stage, vote, points) for vote in range(votes)])
+        return _uniform_words(key, stage, votes, points)
     sign = _bits(key, stage, 0, votes)
     rows = _rows(key, stage, votes, points.bit_length() - 1)
     index = np.arange(points)
@@ -71,13 +71,20 @@ def draw_words(
 
 def stream(key: NDArray[np.uint32], nonce: tuple[int, int, int], words: int) -> NDArray[np.uint32]:
     """The first 32-bit words of the ChaCha20 keystream of a key and nonce."""
+    return _streams(key, nonce[:2], np.array(nonce[2:]), words)[0]
+
+
+def _streams(
+    key: NDArray[np.uint32], nonce: tuple[int, int], last: NDArray[np.int64], words: int
+) -> NDArray[np.uint32]:
+    """A row of keystream for each value of the nonce's last word."""
     blocks = -(-words // 16)
-    head = np.concatenate([CONSTANTS, key])
-    states = np.empty((16, blocks), dtype=np.uint32)
-    states[:12] = head[:, None]
+    states = np.empty((16, last.size, blocks), dtype=np.uint32)
+    states[:12] = np.concatenate([CONSTANTS, key])[:, None, None]
     states[12] = np.arange(blocks, dtype=np.uint32)
-    states[13:] = np.array(nonce, dtype=np.uint32)[:, None]
-    return reference_blocks(states).reshape(-1)[:words]
+    states[13:15] = np.array(nonce, dtype=np.uint32)[:, None, None]
+    states[15] = last.astype(np.uint32)[:, None]
+    return reference_blocks(states.reshape(16, -1)).reshape(last.size, -1)[:, :words]
 
 
 def _bits(key: NDArray[np.uint32], stage: int, plane: int, votes: int) -> NDArray[np.uint8]:
@@ -109,14 +116,19 @@ def _rows(key: NDArray[np.uint32], stage: int, votes: int, row_bits: int) -> NDA
     return rows
 
 
-def _uniform_word(key: NDArray[np.uint32], stage: int, vote: int, points: int) -> NDArray[np.int8]:
-    drawn = iter(stream(key, (UNIFORM_TAG, stage, vote), 4 * points + 64).tolist())
-    plus = points // 2 + (next(drawn) & 1 if points % 2 else 0)
-    word = np.empty(points, dtype=np.int8)
-    for j in range(points):
-        left = points - j
-        limit = 2**32 // left * left
-        number = next(value for value in drawn if value < limit)
-        word[j] = 1 if number % left < plus else -1
-        plus -= number % left < plus
-    return word
+def _uniform_words(
+    key: NDArray[np.uint32], stage: int, votes: int, points: int
+) -> NDArray[np.int8]:
+    """Selection sampling, each vote from its own keystream."""
+    streams = _streams(key, (UNIFORM_TAG, stage), np.arange(votes), 4 * points + 64)
+    words = np.empty((votes, points), dtype=np.int8)
+    for word, numbers in zip(words, streams, strict=True):
+        drawn = iter(numbers.tolist())
+        plus = points // 2 + (next(drawn) & 1 if points % 2 else 0)
+        for j in range(points):
+            left = points - j
+            limit = 2**32 // left * left
+            number = next(value for value in drawn if value < limit)
+            word[j] = 1 if number % left < plus else -1
+            plus -= number % left < plus
+    return words

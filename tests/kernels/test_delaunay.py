@@ -14,6 +14,7 @@ from hushbit.kernels.delaunay import (
     delaunay_corners,
     first_simplex,
     perturbed_costs,
+    refresh_inverse,
 )
 from hushbit.points import ball
 
@@ -122,6 +123,15 @@ def test_a_long_walk_stays_accurate() -> None:
     assert np.allclose(np.einsum("mc,mcl->ml", weight, points[index]), blocks, atol=1e-14)
     spread = points[index].max(axis=1) - points[index].min(axis=1)
     assert spread.max() < 3 * np.sqrt(np.pi / 4096)
+
+
+def test_a_correction_of_the_inverse_squares_its_error() -> None:
+    points = ball("E8", 16, 1.0).positions
+    simplex = first_simplex(points, perturbed_costs(points))
+    exact = basis_inverse(points, simplex)
+    inverse = exact * (1 + 1e-5 * np.random.default_rng(9).uniform(-1, 1, exact.shape))
+    refresh_inverse(points, simplex, inverse)
+    assert np.abs(inverse - exact).max() < 1e-8
 
 
 def test_a_block_does_not_depend_on_its_neighbours() -> None:

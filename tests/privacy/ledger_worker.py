@@ -38,7 +38,11 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def kill_many_times(path: str, kills: int, seed: int) -> dict[str, int]:
-    """Kills a charging process at random moments; compares what it acknowledged with the file."""
+    """Kills a charging process at random moments; compares what it acknowledged with the file.
+
+    Each kill comes after none to three acknowledged charges and a random wait, so that kills hit
+    every phase of a charge on machines of any speed.
+    """
     moments = random.Random(seed)
     Ledger.open(path).set_limit("ann", epsilon=float("inf"), delta=0.0)
     acknowledged = 0
@@ -47,7 +51,9 @@ def kill_many_times(path: str, kills: int, seed: int) -> dict[str, int]:
         reader, writer = os.pipe()
         child = in_child(lambda end=writer: charge_until_killed(path, end))  # type: ignore[misc]
         os.close(writer)
-        time.sleep(moments.uniform(0.001, 0.015))
+        for _ in range(moments.randrange(4)):
+            acknowledged += len(os.read(reader, 1))
+        time.sleep(moments.uniform(0.0, 0.005))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         while chunk := os.read(reader, 65536):

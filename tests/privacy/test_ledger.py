@@ -2,6 +2,7 @@
 
 import math
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,9 @@ COSTS = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(COSTS, min_size=1, max_size=4), st.integers(1, 30), st.randoms())
-def test_spending_depends_on_the_ballots_only(costs: list[Cost], times: int, shuffle: object) -> None:
+def test_spending_depends_on_the_ballots_only(
+    costs: list[Cost], times: int, shuffle: object
+) -> None:
     repeated = [cost for cost in costs for _ in range(times)]
     shuffle.shuffle(repeated)  # type: ignore[attr-defined]
     folded = [cost.times(times) for cost in costs]
@@ -248,7 +251,7 @@ def test_a_writer_that_waits_too_long_is_refused(ledger: Ledger) -> None:
 def test_bad_arguments_are_refused_and_change_nothing(ledger: Ledger) -> None:
     ledger.set_limit("ann", epsilon=100.0, delta=0.0)
     before = ledger.path.read_bytes()
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: ledger.set_limit("ann", epsilon=0.0, delta=0.0),
         lambda: ledger.set_limit("ann", epsilon=math.nan, delta=0.0),
         lambda: ledger.set_limit("ann", epsilon=1.0, delta=1.0),

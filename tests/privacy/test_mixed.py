@@ -67,7 +67,9 @@ def delta_of_two_groups(one: tuple[float, int], two: tuple[float, int], epsilon:
     laws = []
     for per_bit, bits in (one, two):
         flips = np.arange(bits + 1)
-        ways = [math.lgamma(bits + 1) - math.lgamma(y + 1) - math.lgamma(bits - y + 1) for y in flips]
+        ways = [
+            math.lgamma(bits + 1) - math.lgamma(y + 1) - math.lgamma(bits - y + 1) for y in flips
+        ]
         odds = -flips * per_bit - bits * math.log1p(math.exp(-per_bit))
         laws.append((np.array(ways) + odds, per_bit * (bits - 2 * flips)))
     (log_one, loss_one), (log_two, loss_two) = laws

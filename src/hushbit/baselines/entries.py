@@ -1,21 +1,17 @@
-"""What the baselines share: a wire that packs and counts entries, and a guarantee per entry."""
+"""What the baselines share: a wire that carries entries, and a guarantee for each entry."""
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.kernels.threads import spread
 from hushbit.keys import UserKeys
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.guarantee import Guarantee
+from hushbit.stage import spread_users
 
 PRESETS = ("honest", "authors")
-
-Row = NDArray[np.uint8]
-CastOne = Callable[[NDArray[np.floating], NDArray[np.uint32], NDArray[np.uint32], Row], int]
 
 
 class Wire(Protocol):
@@ -30,15 +26,15 @@ class Wire(Protocol):
 
 
 class Baseline(Mechanism):
-    """A mechanism that treats every entry (or pair of entries) alike and sends it over a wire."""
+    """A mechanism that treats all entries alike and sends them over a wire, user by user."""
 
     wire: Wire
 
-    def _cast_one(
+    def cast_one(
         self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],
-        row: Row,
+        row: NDArray[np.uint8],
     ) -> int:  # fmt: skip
-        """Write one user's payload into `row`; returns how many entries were clipped."""
+        """Write one user's payload into `row`; returns how many entries were cut off."""
         raise NotImplementedError
 
     @property
@@ -54,23 +50,16 @@ class Baseline(Mechanism):
     def cast(
         self, updates: NDArray[np.floating], keys: UserKeys, coins: NDArray[np.uint32]
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """Payloads and how many entries of each user were clipped or overloaded."""
+        """Payloads, and how many entries of each user were cut off."""
         payload = np.zeros((len(updates), (self.payload_bits + 7) // 8), dtype=np.uint8)
         overloaded = np.zeros(len(updates), dtype=np.int64)
-
-        def run(first: int, last: int) -> None:
-            for user in range(first, last):
-                overloaded[user] = self._cast_one(
-                    updates[user], keys.keys[user], coins[user], payload[user]
-                )
-
-        spread(run, len(updates))
+        spread_users(self.cast_one, updates, keys, coins, payload, overloaded)
         return payload, overloaded
 
-    def _promise(
+    def promise(
         self, epsilon: float, count: int, unit: str = "entry", note: str = ""
     ) -> Guarantee:
-        """Pure local privacy of `epsilon` for each of `count` units."""
+        """Pure local privacy of level `epsilon` for each of `count` units."""
         return Guarantee(
             groups=((epsilon, count),), dim=self.dim, message_bits=self.payload_bits,
             k_anonymity=1, unit=unit, note=note,
@@ -82,14 +71,6 @@ def plain(value: float) -> float | str:
     return "inf" if math.isinf(value) else value
 
 
-def level_mean(variance: float, dim: int, count: int) -> NDArray[np.float64]:
-    """The same variance for every entry of a mean of `count` users."""
-    return np.full(dim, variance / count)
-
-
-def share_words(name: str) -> int:
-    """The nonce word of a purpose: its four letters, little-endian."""
-    return int.from_bytes(name.encode(), "little")
-
-
-__all__: list[Any] = ["PRESETS", "Baseline", "Wire", "level_mean", "plain", "share_words"]
+def purpose(letters: str) -> int:
+    """The word of a nonce that keeps the streams of one key apart: four letters."""
+    return int.from_bytes(letters.encode(), "little")

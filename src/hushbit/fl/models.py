@@ -70,7 +70,7 @@ class Model:
 
     def tensors(self, flat: Tensor) -> dict[str, Tensor]:
         """Cut the flat vector into named tensors (views; the gradient is put together once)."""
-        pieces = flat.split([slot.stop - slot.start for slot in self.shapes])
+        pieces = torch.split(flat, [slot.stop - slot.start for slot in self.shapes])
         named = zip(self.shapes, pieces, strict=True)
         return {slot.name: piece.reshape(slot.shape) for slot, piece in named}
 
@@ -238,7 +238,7 @@ def _image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def flat_tensor(model: Model, params: NDArray[np.float32]) -> Tensor:
-    """Check a parameter vector (float32, finite, length dim) and share it with torch."""
+    """Check a parameter vector (float32, finite, length dim) and copy it to torch."""
     vector = np.asarray(params)
     if vector.shape != (model.dim,) or vector.dtype != np.float32:
         raise InvalidInput(
@@ -247,4 +247,4 @@ def flat_tensor(model: Model, params: NDArray[np.float32]) -> Tensor:
         )
     if not np.isfinite(vector).all():
         raise InvalidInput("params hold NaN or infinite values; start again from a checkpoint")
-    return torch.from_numpy(np.ascontiguousarray(vector))
+    return torch.tensor(vector)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hushbit.checks import positive, whole
 from hushbit.errors import HushbitError, InvalidInput
+from hushbit.fl.arguments import check_data, checked_state, chosen_users
 from hushbit.fl.batches import Words, draw_batch, dropout_masks, user_keys
 from hushbit.fl.models import Model, flat_tensor
 from hushbit.fl.optimizers import LocalState, Optimizer, Rate
@@ -85,8 +86,8 @@ def local_updates(
     `fresh_state`) and is only read; `keep_rows` stores the rows that a chunk brings back.
     """
     start = flat_tensor(model, params)
-    chosen = _chosen(users, federation)
-    _check_data(model, federation)
+    chosen = chosen_users(users, federation)
+    check_data(model, federation)
     job = _Job(
         model,
         start,
@@ -97,7 +98,7 @@ def local_updates(
         step_of=_per_user_step(model),
     )
     keys = user_keys(whole("seed", seed, 0), round_number, chosen)
-    rows = _checked_state(model, federation, settings, state)
+    rows = checked_state(federation, settings.optimizer, model.dim, state)
     return _chunks(job, chosen, keys, rows, round_number)
 
 
@@ -136,7 +137,7 @@ def evaluate(
 
 def normalised(images: NDArray[np.uint8]) -> Tensor:
     """Turn bytes into float32 in [-1, 1]: (x / 255 - 0.5) / 0.5."""
-    return torch.from_numpy(np.ascontiguousarray(images)).float().sub_(127.5).div_(127.5)
+    return torch.from_numpy(images.astype(np.float32)).sub_(127.5).div_(127.5)
 
 
 def tile_size(model: Model, batch: int) -> int:
@@ -244,48 +245,6 @@ def _refuse_nonfinite(
             f"round {round_}: training gave NaN or infinite values for {len(broken)} users "
             f"({names}); lower the learning rate or the server step, resume from a checkpoint"
         )
-
-
-def _chosen(users: Indices, federation: Federation) -> Indices:
-    chosen = np.asarray(users)
-    if chosen.ndim != 1 or chosen.size == 0 or chosen.dtype.kind not in "iu":
-        raise InvalidInput(f"users are {chosen.shape} of {chosen.dtype}; give user numbers")
-    chosen = np.sort(chosen.astype(np.int64))
-    if chosen[0] < 0 or chosen[-1] >= federation.users:
-        raise InvalidInput(f"users must lie in 0..{federation.users - 1}, got {chosen[[0, -1]]}")
-    if (np.diff(chosen) == 0).any():
-        raise InvalidInput("a user is named twice; name each at most once a round")
-    return chosen
-
-
-def _check_data(model: Model, federation: Federation) -> None:
-    shape = federation.images.shape[1:]
-    if shape != model.input_shape:
-        raise InvalidInput(f"images are {shape}, {model.name} was built for {model.input_shape}")
-    if not 0 <= federation.labels.min() <= federation.labels.max() < model.classes:
-        raise InvalidInput(f"labels must lie in 0..{model.classes - 1}; build the model for them")
-    if len(federation.members) == 0:
-        raise InvalidInput("no user holds a sample; partition the data set again")
-
-
-def _checked_state(
-    model: Model,
-    federation: Federation,
-    settings: LocalSettings,
-    state: Mapping[str, NDArray[np.float32]] | None,
-) -> Mapping[str, NDArray[np.float32]]:
-    if not settings.optimizer.keep_state:
-        return {}
-    widths = settings.optimizer.widths(model.dim)
-    if state is None and widths:
-        raise InvalidInput("the optimizer keeps its state between rounds; pass fresh_state(...)")
-    for name, width in widths.items():
-        rows = None if state is None else state.get(name)
-        if rows is None or rows.shape != (federation.users, width) or rows.dtype != np.float32:
-            raise InvalidInput(
-                f"state {name!r} must be float32 of shape ({federation.users}, {width})"
-            )
-    return {} if state is None else {name: state[name] for name in widths}
 
 
 def _saved_floats(model: Model) -> int:

@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 try:
     import numba
 
@@ -21,6 +23,7 @@ except ImportError:  # pragma: no cover - exercised by a test in a process witho
 def njit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile with Numba and cache the result on disk; the identity without Numba."""
     if not HAVE_NUMBA:
-        return function
+        # Kernels count on integers that wrap around; plain NumPy scalars would warn.
+        return np.errstate(over="ignore")(function)
     compiled: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
     return compiled

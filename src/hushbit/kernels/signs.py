@@ -122,3 +122,20 @@ def count_signs(
                     for j in range(points):
                         pull += np.int64(signs[i, j]) * table[j, c]
                     counters[c, start + i] += vote * pull
+
+
+@njit
+def signs_at(
+    keys: NDArray[np.uint32], stage: int, hadamard: bool, points: int,
+    places: NDArray[np.int64], out: NDArray[np.int8],
+) -> None:  # fmt: skip
+    """out[p, user, vote] = the sign of a user's word at point places[p]."""
+    votes = out.shape[2]
+    signs = np.empty((TILE_VOTES, points), np.int8)
+    for user in range(keys.shape[0]):
+        for start in range(0, votes, TILE_VOTES):
+            inside = min(TILE_VOTES, votes - start)
+            tile_signs(keys[user], stage, hadamard, start // TILE_VOTES, inside, signs)
+            for p in range(places.size):
+                for i in range(inside):
+                    out[p, user, start + i] = signs[i, places[p]]

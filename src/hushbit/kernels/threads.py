@@ -16,7 +16,8 @@ def _forget() -> None:
     _pools.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def available() -> int:
@@ -29,7 +30,7 @@ def get_threads() -> int:
     if _setting["threads"]:
         return _setting["threads"]
     asked = os.environ.get("HUSHBIT_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else available()
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else available()
 
 
 def set_threads(count: int) -> None:

@@ -38,6 +38,7 @@ def cast_two_points(
     flags = np.zeros(TILE_VOTES, np.uint8)
     coin_states = np.empty(COINS, np.uint32)
     scale = half / radius
+    limit = half * (1 + 1e-12)  # an entry that equals the radius is not beyond it
     for user in range(first, last):
         fill_states(states, keys[user], word_tag, 0, 0, 0)
         fill_states(coin_states, coins[user], coin_tag, 0, 0, 0)
@@ -54,7 +55,7 @@ def cast_two_points(
                 into = flags[chunk : chunk + count]
                 for i in range(count):
                     value = np.float64(x[i]) * scale
-                    over += np.int64(abs(value) > half)
+                    over += np.int64(abs(value) > limit)
                     value = min(max(np.rint(value), -half), half)
                     coin = np.float64(np.int32(fresh[i] ^ np.uint32(0x80000000)))
                     into[i] = np.uint8(coin < value)

@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from hushbit.checks import positive, whole
 from hushbit.errors import InvalidInput
-from hushbit.privacy.arguments import positive, whole
 from hushbit.privacy.binomial import Floats
 from hushbit.privacy.mixed import probability_of_different_signs
 
@@ -41,12 +41,12 @@ def k_per_block(points: int) -> int:
     >>> k_per_block(2), k_per_block(3), k_per_block(16)
     (1, 1, 8)
     """
-    return whole("points", points, least=2) // 2
+    return whole("points", points, 2) // 2
 
 
 def log2_k_message(points: int, blocks: int) -> float:
     """log2 of the vectors of points that fit a whole noiseless message: blocks * log2(k)."""
-    return whole("blocks", blocks) * math.log2(k_per_block(points))
+    return whole("blocks", blocks, 1) * math.log2(k_per_block(points))
 
 
 def survivors(points: int, rounds: int) -> float:
@@ -59,7 +59,7 @@ def survivors(points: int, rounds: int) -> float:
     1.551
     """
     same = 1 - probability_of_different_signs(points)
-    return float(1 + (points - 1) * same ** whole("rounds", rounds, least=0))
+    return float(1 + (points - 1) * same ** whole("rounds", rounds, 0))
 
 
 def probability_unique(points: int, rounds: int) -> float:
@@ -72,10 +72,10 @@ def probability_unique(points: int, rounds: int) -> float:
     >>> round(probability_unique(8, 5), 3)
     0.9
     """
-    points = whole("points", points, least=2, most=_MOST_POINTS)
-    rounds = whole("rounds", rounds, least=0)
-    if _surely_unique(points, rounds):
-        return 1.0
+    points = whole("points", points, 2, _MOST_POINTS)
+    rounds = whole("rounds", rounds, 0)
+    if rounds == 0 or _surely_unique(points, rounds):
+        return float(rounds > 0)
     plus = points - points // 2
     words = math.comb(points, plus)
     total = 0
@@ -96,8 +96,8 @@ def probability_unique_hadamard(points: int, rounds: int) -> float:
     space orthogonal to the rows drawn: only one point fits iff T non-zero rows span n dimensions,
     P = sum_k (-1)^(n-k) 2^C(n-k, 2) [n choose k]_2 (2^k - 1)^T / (2^n - 1)^T.
     """
-    points = whole("points", points, least=2, most=_MOST_POINTS)
-    rounds = whole("rounds", rounds, least=0)
+    points = whole("points", points, 2, _MOST_POINTS)
+    rounds = whole("rounds", rounds, 0)
     dimension = points.bit_length() - 1
     if points != 1 << dimension:
         raise InvalidInput(f"points is {points}; Hadamard words need a power of two.")
@@ -125,10 +125,10 @@ def posterior(
     e^(eps S_l) / sum_j e^(eps S_j). Words are uniform balanced; `generator` is the only
     randomness.
     """
-    points = whole("points", points, least=2)
+    points = whole("points", points, 2)
     per_bit = positive("epsilon_per_bit", epsilon_per_bit)
-    rounds = whole("rounds", rounds, least=0)
-    trials = whole("trials", trials)
+    rounds = whole("rounds", rounds, 0)
+    trials = whole("trials", trials, 1)
     if not isinstance(generator, np.random.Generator):
         raise InvalidInput(f"generator is {generator!r}; give numpy.random.default_rng(seed).")
     chunk = max(1, _CHUNK_CELLS // points)
@@ -152,8 +152,8 @@ def _surely_unique(points: int, rounds: int) -> bool:
 
 def _subspaces(dimension: int, kept: int) -> int:
     """Gaussian binomial: subspaces of `kept` dimensions in GF(2)^dimension."""
-    above = math.prod(2 ** (dimension - i) - 1 for i in range(kept))
-    return above // math.prod(2 ** (i + 1) - 1 for i in range(kept))
+    above = math.prod((1 << (dimension - i)) - 1 for i in range(kept))
+    return above // math.prod((2 << i) - 1 for i in range(kept))
 
 
 def _attack(

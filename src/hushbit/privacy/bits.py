@@ -12,7 +12,8 @@ import math
 
 import numpy as np
 
-from hushbit.privacy.arguments import MOST_BITS, failure_probability, not_negative, positive, whole
+from hushbit.checks import positive, whole
+from hushbit.privacy.arguments import MOST_BITS, failure_probability, not_negative
 from hushbit.privacy.binomial import flips_window, log_flips
 
 _ROUND_UP_DELTA = 1 + 1e-9
@@ -27,7 +28,7 @@ def delta_of(epsilon_per_bit: float, bits: int, epsilon: float) -> float:
     1e-05
     """
     per_bit = positive("epsilon_per_bit", epsilon_per_bit, infinite=True)
-    bits = whole("bits", bits, most=MOST_BITS)
+    bits = whole("bits", bits, 1, MOST_BITS)
     epsilon = not_negative("epsilon", epsilon, infinite=True)
     if epsilon >= per_bit * bits:
         return 0.0
@@ -61,7 +62,7 @@ def epsilon_of(epsilon_per_bit: float, bits: int, delta: float) -> float:
     31.17
     """
     per_bit = positive("epsilon_per_bit", epsilon_per_bit, infinite=True)
-    bits = whole("bits", bits, most=MOST_BITS)
+    bits = whole("bits", bits, 1, MOST_BITS)
     delta = failure_probability(delta)
     pure = per_bit * bits
     if delta == 0 or math.isinf(pure):
@@ -88,7 +89,7 @@ def epsilon_per_bit_for(total: float, bits: int, delta: float) -> float:
     0.00303
     """
     total = positive("total", total)
-    bits = whole("bits", bits, most=MOST_BITS)
+    bits = whole("bits", bits, 1, MOST_BITS)
     delta = failure_probability(delta)
     low = total / bits
     if delta > 0:

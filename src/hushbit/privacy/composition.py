@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hushbit.checks import positive
 from hushbit.errors import InvalidInput
-from hushbit.privacy.arguments import failure_probability, not_negative, positive
+from hushbit.privacy.arguments import failure_probability, not_negative
 from hushbit.privacy.bits import best_subset, delta_of, epsilon_of, epsilon_per_bit_for
 from hushbit.privacy.mixed import (
     epsilon_of_chance,

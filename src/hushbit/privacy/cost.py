@@ -6,14 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from hushbit.checks import positive, whole
 from hushbit.errors import InvalidInput
-from hushbit.privacy.arguments import (
-    MOST_BITS,
-    failure_probability,
-    not_negative,
-    positive,
-    whole,
-)
+from hushbit.privacy.arguments import MOST_BITS, failure_probability, not_negative
 from hushbit.privacy.composition import Bound, epsilon_of_mixed, epsilon_of_zcdp, smallest
 
 Exact = Fraction | float
@@ -40,15 +35,15 @@ class Cost:
             if not isinstance(tier, tuple | list) or len(tier) != 2:
                 raise InvalidInput(f"a tier is {tier!r}; give a pair (epsilon_per_bit, bits).")
             per_bit = positive("epsilon_per_bit", tier[0], infinite=True)
-            merged[per_bit] = merged.get(per_bit, 0) + whole("bits", tier[1], most=MOST_BITS)
+            merged[per_bit] = merged.get(per_bit, 0) + whole("bits", tier[1], 1, MOST_BITS)
         object.__setattr__(self, "tiers", tuple(sorted(merged.items())))
         if self.rho is not None:
             object.__setattr__(self, "rho", not_negative("rho", self.rho))
-        object.__setattr__(self, "copies", whole("copies", self.copies))
+        object.__setattr__(self, "copies", whole("copies", self.copies, 1))
 
     def times(self, number: int) -> "Cost":
         """The cost of `number` times as many ballots."""
-        return Cost(self.tiers, self.rho, self.copies * whole("number", number))
+        return Cost(self.tiers, self.rho, self.copies * whole("number", number, 1))
 
     @property
     def bits(self) -> int:

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
+from hushbit.checks import positive, whole
 from hushbit.errors import MissingExtra
-from hushbit.privacy.arguments import positive, whole
 
 
 def run_events(epsilon_per_bit: float, bits: int, rounds: int) -> Any:
@@ -19,7 +19,7 @@ def run_events(epsilon_per_bit: float, bits: int, rounds: int) -> Any:
     composes randomized response once, whatever the count.
     """
     per_bit = positive("epsilon_per_bit", epsilon_per_bit, infinite=True)
-    count = whole("bits", bits) * whole("rounds", rounds)
+    count = whole("bits", bits, 1) * whole("rounds", rounds, 1)
     try:
         from dp_accounting import dp_event
     except ImportError:

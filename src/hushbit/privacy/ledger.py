@@ -11,8 +11,9 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from hushbit.checks import whole
 from hushbit.errors import BudgetSpent, DamagedFile, InvalidInput
-from hushbit.privacy.arguments import not_negative, whole
+from hushbit.privacy.arguments import not_negative
 from hushbit.privacy.composition import Bound
 from hushbit.privacy.cost import Cost, Limit, fits, pure_total, spending
 from hushbit.privacy.ledger_file import (
@@ -199,8 +200,8 @@ def _entry(user: object, round: object, cost: object, mechanism: object) -> Entr
         raise InvalidInput(f"cost is {cost!r}; give a Cost of (epsilon_per_bit, bits) tiers.")
     if not isinstance(mechanism, str) or not mechanism or not mechanism.isprintable():
         raise InvalidInput(f"mechanism is {mechanism!r}; give the mechanism's name.")
-    whole("copies", cost.copies, most=_MOST_INTEGER)
-    return Entry(_user(user), whole("round", round, least=0, most=_MOST_INTEGER), mechanism, cost)
+    whole("copies", cost.copies, 1, _MOST_INTEGER)
+    return Entry(_user(user), whole("round", round, 0, _MOST_INTEGER), mechanism, cost)
 
 
 def _append(connection: sqlite3.Connection, entry: Entry) -> None:

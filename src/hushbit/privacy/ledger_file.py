@@ -10,7 +10,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from hushbit.errors import DamagedFile
@@ -61,10 +61,8 @@ def create_ledger_file(path: Path) -> None:
             triggers = "".join(_APPEND_ONLY.format(table=t) for t in ("entries", "limits"))
             marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
             connection.executescript(f"BEGIN; {_SCHEMA} {triggers} {marks} COMMIT;")
-        try:
+        with suppress(FileExistsError):
             os.link(draft, path)
-        except FileExistsError:
-            pass
         _flush_directory(path.parent)
     except (OSError, sqlite3.Error) as error:
         raise DamagedFile(

@@ -13,8 +13,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from hushbit.checks import positive, whole
 from hushbit.errors import InvalidInput
-from hushbit.privacy.arguments import MOST_BITS, failure_probability, positive, whole
+from hushbit.privacy.arguments import MOST_BITS, failure_probability
 from hushbit.privacy.binomial import Floats, flips_window, log_flip_odds, log_flips
 from hushbit.privacy.bits import epsilon_of
 
@@ -81,7 +82,7 @@ def epsilon_of_chance(epsilon_per_bit: float, bits: int, differ: float, delta: f
     then differ in a bit with probability |x - y| / (2X).
     """
     per_bit = positive("epsilon_per_bit", epsilon_per_bit, infinite=True)
-    bits = whole("bits", bits, most=MOST_BITS)
+    bits = whole("bits", bits, 1, MOST_BITS)
     differ = positive("differ", differ)
     delta = failure_probability(delta)
     if differ > 1:
@@ -105,7 +106,7 @@ def probability_of_different_signs(points: int) -> Fraction:
     >>> probability_of_different_signs(4), probability_of_different_signs(3)
     (Fraction(2, 3), Fraction(2, 3))
     """
-    points = whole("points", points, least=2)
+    points = whole("points", points, 2)
     plus = points - points // 2
     return Fraction(2 * plus * (points - plus), points * (points - 1))
 
@@ -116,7 +117,7 @@ def _merge(groups: Iterable[tuple[float, int]]) -> list[tuple[float, int]]:
         if not isinstance(group, Sequence) or len(group) != 2:
             raise InvalidInput(f"a group is {group!r}; give pairs (epsilon_per_bit, bits).")
         per_bit = positive("epsilon_per_bit", group[0], infinite=True)
-        counts[per_bit] = counts.get(per_bit, 0) + whole("bits", group[1], most=MOST_BITS)
+        counts[per_bit] = counts.get(per_bit, 0) + whole("bits", group[1], 1, MOST_BITS)
     if not counts:
         raise InvalidInput("no groups came; give at least one pair (epsilon_per_bit, bits).")
     return sorted(counts.items())

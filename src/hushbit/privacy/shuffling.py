@@ -9,8 +9,9 @@ the theorem.
 
 import math
 
+from hushbit.checks import positive, whole
 from hushbit.errors import InvalidInput
-from hushbit.privacy.arguments import failure_probability, positive, whole
+from hushbit.privacy.arguments import failure_probability
 from hushbit.privacy.bits import epsilon_of
 
 
@@ -25,7 +26,7 @@ def shuffled_epsilon(epsilon0: float, users: int, delta: float) -> float:
     0.135
     """
     epsilon0 = positive("epsilon0", epsilon0)
-    users = whole("users", users)
+    users = whole("users", users, 1)
     delta = failure_probability(delta, zero=False)
     log_term = math.log(4) - math.log(delta)
     if users <= 16 * log_term or epsilon0 > math.log(users / (16 * log_term)):
@@ -51,7 +52,7 @@ def shuffled_message(
     (E, 1 - (1-d)^bits (1 - D(E)))-private with D the exact delta of `bits` bits at e.
     `delta_per_bit` is d; bits * d must stay below delta, and half of it is a fair choice.
     """
-    bits = whole("bits", bits)
+    bits = whole("bits", bits, 1)
     delta = failure_probability(delta, zero=False)
     per_bit = shuffled_epsilon(epsilon0, users, delta_per_bit)
     # 1 - (1 - delta) / (1 - d)^bits without cancellation

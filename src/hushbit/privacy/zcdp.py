@@ -8,7 +8,8 @@ import math
 
 import numpy as np
 
-from hushbit.privacy.arguments import failure_probability, not_negative, positive
+from hushbit.checks import positive
+from hushbit.privacy.arguments import failure_probability, not_negative
 
 
 def _ratio(clip: object, radius: object) -> float:

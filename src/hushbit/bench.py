@@ -1,0 +1,178 @@
+"""Votes per second, beside two peers measured in the same run.
+
+numpy   what a researcher writes: one generator a user, argsort words, dense arrays
+torch   the published way: a (dim × points × users) tensor of words
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from hushbit.coins import SeededCoins
+from hushbit.cpa import CPA
+from hushbit.keys import RoundKey
+from hushbit.tally import Tally
+
+POINTS = (2, 4, 8, 16)
+DIMS = (7850, 1_000_000)
+SECRET = bytes(range(32))
+EPSILON = 0.5
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Votes per second of one operation; peers are None where they were not measured."""
+
+    operation: str
+    points: int
+    dim: int
+    hushbit: float
+    numpy: float | None
+    torch: float | None
+
+    def row(self) -> dict[str, Any]:
+        """The figures and how many times faster than each peer."""
+        times = {
+            f"times_{peer}": None if rate is None else self.hushbit / rate
+            for peer, rate in (("numpy", self.numpy), ("torch", self.torch))
+        }
+        return asdict(self) | times
+
+
+def measure(dims: tuple[int, ...] = DIMS, points: tuple[int, ...] = POINTS) -> Iterator[Speed]:
+    """Encode and tally for every size, best of a few interleaved rounds."""
+    for dim in dims:
+        users = max(4, 16_000_000 // dim)
+        few = max(1, 200_000 // dim)
+        for count in points:
+            mechanism = CPA(dim, EPSILON, 1.0, points=count)
+            key = RoundKey(SECRET, 0)
+            updates = np.linspace(-1, 1, dim, dtype=np.float32) * np.ones((users, 1), np.float32)
+            keys = key.users(range(users))
+            ballots = mechanism.encode_many(updates[:2], keys[:2], SeededCoins(0))
+            mechanism.tally(key).add_many(ballots)
+            share = users if count == 2 else max(2, users // 16)
+            ballots = mechanism.encode_many(updates[:share], keys[:share], SeededCoins(1))
+            many = ballots if count > 2 else mechanism.encode_many(updates, keys, SeededCoins(1))
+            votes = _numpy_votes(few, dim)
+
+            yield Speed("encode", count, dim, *_rates([
+                (share * dim, lambda m=mechanism, u=updates, k=keys, s=share:
+                    m.encode_many(u[:s], k[:s])),
+                (few * dim, lambda c=count, u=updates, f=few: numpy_encode(u[:f], c)),
+                (few * dim, _torch_encode(updates[:few], count)),
+            ]))  # fmt: skip
+            yield Speed("tally", count, dim, *_rates([
+                (len(many) * dim, lambda m=mechanism, k=key, b=many: _count(m.tally(k), b)),
+                (few * dim, lambda c=count, v=votes: numpy_tally(v, c)),
+                (few * dim, _torch_tally(votes, count)),
+            ]))  # fmt: skip
+
+
+def numpy_encode(updates: np.ndarray[Any, Any], points: int) -> np.ndarray[Any, Any]:
+    """Bits of every user by plain NumPy."""
+    users, dim = updates.shape
+    p = 1 / (1 + math.exp(-EPSILON))
+    out = np.empty((users, dim), dtype=np.int8)
+    for user in range(users):
+        shared, private = np.random.default_rng(user), np.random.default_rng([user, 1])
+        place = (updates[user] + 1) / 2 * (points - 1)
+        level = np.floor(place + private.random(dim)).astype(np.int64).clip(0, points - 1)
+        words = _numpy_words(shared, dim, points)
+        bits = words[np.arange(dim), level]
+        out[user] = np.where(private.random(dim) < p, bits, -bits)
+    return out
+
+
+def numpy_tally(votes: np.ndarray[Any, Any], points: int) -> np.ndarray[Any, Any]:
+    """The histogram's votes by plain NumPy."""
+    users, dim = votes.shape
+    histogram = np.zeros((dim, points))
+    for user in range(users):
+        words = _numpy_words(np.random.default_rng(user), dim, points)
+        histogram += votes[user][:, None] * words
+    return histogram
+
+
+def _numpy_words(rng: np.random.Generator, dim: int, points: int) -> np.ndarray[Any, Any]:
+    if points == 2:
+        sign = rng.integers(0, 2, dim, dtype=np.int8) * 2 - 1
+        return np.stack([sign, -sign], axis=1)
+    ranks = np.argsort(rng.random((dim, points)), axis=1)
+    return np.where(ranks < points // 2, 1, -1).astype(np.int8)
+
+
+def _numpy_votes(users: int, dim: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).integers(0, 2, (users, dim), dtype=np.int8) * 2 - 1
+
+
+def _torch_words(torch: Any, dim: int, points: int, users: int) -> Any:
+    words = torch.empty(dim, points, users)
+    base = torch.cat([torch.ones(points // 2), -torch.ones(points - points // 2)])
+    for user in range(users):
+        order = torch.argsort(torch.rand(dim, points), dim=1)
+        words[:, :, user] = base[order]
+    return words
+
+
+def _torch_encode(updates: np.ndarray[Any, Any], points: int) -> Callable[[], Any] | None:
+    torch = _torch()
+    if torch is None:
+        return None
+    tensor = torch.from_numpy(updates.copy())
+
+    def run() -> Any:
+        users, dim = tensor.shape
+        p = 1 / (1 + math.exp(-EPSILON))
+        grid = torch.linspace(-1, 1, points)
+        words = _torch_words(torch, dim, points, users)
+        level = (tensor.T[:, None, :] - grid[None, :, None]).abs().argmin(dim=1, keepdim=True)
+        bits = torch.gather(words, 1, level)[:, 0, :]
+        return torch.where(torch.rand(dim, users) < p, bits, -bits)
+
+    return run
+
+
+def _torch_tally(votes: np.ndarray[Any, Any], points: int) -> Callable[[], Any] | None:
+    torch = _torch()
+    if torch is None:
+        return None
+    bits = torch.from_numpy(votes.astype(np.float32)).T.contiguous()
+
+    def run() -> Any:
+        dim, users = bits.shape
+        words = _torch_words(torch, dim, points, users)
+        return (words * bits[:, None, :]).sum(dim=2)
+
+    return run
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+def _count(tally: Tally, ballots: Any) -> None:
+    tally.add_many(ballots)
+
+
+def _rates(jobs: list[tuple[int, Callable[[], Any] | None]]) -> list[Any]:
+    """Best votes per second of each job over a few rounds, taken in turn."""
+    best: list[Any] = [None] * len(jobs)
+    for _ in range(ROUNDS):
+        for number, (votes, job) in enumerate(jobs):
+            if job is None:
+                continue
+            start = time.perf_counter()
+            job()
+            rate = votes / (time.perf_counter() - start)
+            best[number] = rate if best[number] is None else max(best[number], rate)
+    return best

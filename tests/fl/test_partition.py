@@ -1,0 +1,127 @@
+"""Partitions: laws that hold for every seed, and refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hushbit.errors import InvalidInput
+from hushbit.fl import partition
+from hushbit.fl.partition import Federation
+
+LABELS = np.repeat(np.arange(10), 30)
+WRITERS = np.arange(300) % 7 * 100
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@given(seed=st.integers(0, 2**32), users=st.integers(1, 60))
+@settings(max_examples=40, deadline=None)
+def test_full_partitions_give_every_sample_to_one_user(seed: int, users: int) -> None:
+    for parts in (
+        partition.iid(LABELS, users, rng(seed)),
+        partition.dirichlet(LABELS, users, rng(seed), alpha=0.1),
+        partition.shards(LABELS, users, rng(seed), shards_per_user=2),
+        partition.by_writer(WRITERS, rng(seed)),
+    ):
+        assert sorted(np.concatenate(parts)) == list(range(300))
+        assert all(len(part) for part in parts)
+
+
+@given(seed=st.integers(0, 2**32), users=st.integers(1, 60), samples=st.integers(1, 5))
+@settings(max_examples=40, deadline=None)
+def test_per_user_counts_and_no_repeats(seed: int, users: int, samples: int) -> None:
+    parts = partition.per_user(LABELS, users, rng(seed), samples)
+    assert parts.shape == (users, samples)
+    assert len(np.unique(parts)) == users * samples
+
+
+def test_same_seed_same_partition() -> None:
+    for make in (
+        lambda g: partition.iid(LABELS, 7, g),
+        lambda g: list(partition.per_user(LABELS, 7, g, 3)),
+        lambda g: partition.dirichlet(LABELS, 7, g, 0.5),
+        lambda g: partition.shards(LABELS, 7, g, 2),
+        lambda g: partition.by_writer(WRITERS, g, 3),
+    ):
+        first, again, other = make(rng(1)), make(rng(1)), make(rng(2))
+        assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+        assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_iid_sizes_differ_by_at_most_one() -> None:
+    sizes = {len(part) for part in partition.iid(LABELS, 7, rng())}
+    assert sizes == {42, 43}
+
+
+def test_shards_bound_the_labels_a_user_sees() -> None:
+    for part in partition.shards(LABELS, 10, rng(), 2):
+        assert len(np.unique(LABELS[part])) <= 2
+
+
+def test_dirichlet_skews_with_small_alpha() -> None:
+    def mean_top_share(alpha: float) -> float:
+        parts = partition.dirichlet(LABELS, 10, rng(3), alpha)
+        return float(np.mean([np.bincount(LABELS[p]).max() / len(p) for p in parts]))
+
+    assert mean_top_share(0.05) > 0.5 > 0.2 > mean_top_share(1000.0)
+
+
+def test_by_writer_keeps_writers_whole() -> None:
+    for part in partition.by_writer(WRITERS, rng()):
+        assert len(np.unique(WRITERS[part])) == 1
+    assert len(partition.by_writer(WRITERS, rng(), users=3)) == 3
+
+
+def test_hold_out_splits() -> None:
+    train, held = partition.hold_out(100, 20, rng(4))
+    assert len(held) == 20 and sorted([*train, *held]) == list(range(100))
+
+
+def test_federation_is_compact_and_ragged() -> None:
+    images = np.zeros((5, 1, 2, 2), np.uint8)
+    fed = Federation.of(images, np.arange(5), [np.array([4, 0]), np.array([], int), np.array([1])])
+    assert fed.images is images and fed.users == 3
+    assert fed.counts.tolist() == [2, 0, 1]
+    assert fed.held_by(0).tolist() == [4, 0] and fed.held_by(2).tolist() == [1]
+    square = Federation.of(images, np.arange(5), np.array([[0, 1], [3, 2]]))
+    assert square.held_by(1).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: partition.iid(LABELS, 301, rng()),
+        lambda: partition.iid(LABELS, 0, rng()),
+        lambda: partition.iid(LABELS, True, rng()),
+        lambda: partition.iid(np.array([]), 1, rng()),
+        lambda: partition.iid(LABELS[:, None], 1, rng()),
+        lambda: partition.per_user(LABELS, 61, rng(), 5),
+        lambda: partition.per_user(LABELS, 2, rng(), 0),
+        lambda: partition.dirichlet(LABELS, 3, rng(), 0.0),
+        lambda: partition.dirichlet(LABELS, 3, rng(), float("nan")),
+        lambda: partition.dirichlet(LABELS, 200, rng(), 1.0, at_least=2),
+        lambda: partition.shards(LABELS, 200, rng(), 2),
+        lambda: partition.by_writer(None, rng()),
+        lambda: partition.by_writer(WRITERS, rng(), users=8),
+        lambda: partition.hold_out(10, 10, rng()),
+        lambda: Federation.of(np.zeros((2, 1, 1, 1)), np.zeros(2, int), [np.array([0])]),
+        lambda: Federation.of(np.zeros((2, 1, 1, 1), np.uint8), np.zeros(3, int), [[0]]),
+        lambda: Federation.of(np.zeros((2, 1, 1, 1), np.uint8), np.zeros(2), [np.array([0])]),
+        lambda: Federation.of(np.zeros((2, 1, 1, 1), np.uint8), np.zeros(2, int), [[2]]),
+        lambda: Federation.of(np.zeros((2, 1, 1, 1), np.uint8), np.zeros(2, int), [[0.5]]),
+        lambda: Federation.of(np.zeros((2, 1, 1, 1), np.uint8), np.zeros(2, int), []),
+    ],
+)
+def test_refusals(call) -> None:
+    with pytest.raises(InvalidInput):
+        call()
+
+
+def test_more_users_than_samples_says_what_to_do() -> None:
+    with pytest.raises(InvalidInput, match="at most 60 users or allow replace=True"):
+        partition.per_user(LABELS, 61, rng(), 5)
+    parts = partition.per_user(LABELS, 1000, rng(), 5, replace=True)
+    assert parts.shape == (1000, 5) and parts.max() < 300

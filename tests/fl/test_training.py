@@ -1,0 +1,301 @@
+"""Local training: against a plain loop over torch modules, and the same bits however cut."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from hushbit.errors import InvalidInput
+from hushbit.fl import training
+from hushbit.fl.batches import draw_batch, dropout_masks, user_keys
+from hushbit.fl.models import Model, build_model
+from hushbit.fl.optimizers import ConstantRate, DecayingRate, Optimizer, theorem_rate
+from hushbit.fl.partition import Federation
+from hushbit.fl.training import (
+    LocalSettings,
+    TrainingDiverged,
+    evaluate,
+    fresh_state,
+    keep_rows,
+    local_updates,
+    normalised,
+)
+
+
+def federation(counts, shape=(1, 8, 8), classes=10, seed=0) -> Federation:
+    rng = np.random.default_rng(seed)
+    total = int(np.sum(counts))
+    images = rng.integers(0, 256, size=(total, *shape), dtype=np.uint8)
+    labels = rng.integers(0, classes, total)
+    parts = np.split(rng.permutation(total), np.cumsum(counts)[:-1])
+    return Federation.of(images, labels, parts)
+
+
+def gather(model, params, fed, users, settings, round_number=0, seed=5, state=None):
+    chunks = list(
+        local_updates(
+            model, params, fed, users, settings, round_number=round_number, seed=seed, state=state
+        )
+    )
+    return (
+        np.concatenate([c.users for c in chunks]),
+        np.concatenate([c.updates for c in chunks]),
+        np.concatenate([c.losses for c in chunks]),
+        chunks,
+    )
+
+
+def plain_loop(model: Model, params, fed, user, settings, round_number, seed, optimizer=None):
+    """One user trained by a torch optimizer, one step at a time."""
+    flat = torch.tensor(params, requires_grad=True)
+    if settings.optimizer.kind == "adam":
+        optimizer = torch.optim.Adam([flat], lr=1.0)
+    else:
+        optimizer = torch.optim.SGD([flat], lr=1.0, momentum=settings.optimizer.momentum)
+    keys = user_keys(seed, round_number, np.array([user]))
+    for step in range(settings.steps):
+        rate = settings.rate.at(round_number * settings.steps + step)
+        optimizer.param_groups[0]["lr"] = rate
+        size = min(settings.batch_size, int(fed.counts.max()))
+        rows, present = draw_batch(fed, np.array([user]), keys, step, size)
+        rows = rows[0][present[0] == 1]
+        logits = model.apply(flat, normalised(fed.images[rows]))
+        loss = F.cross_entropy(logits, torch.from_numpy(fed.labels[rows]))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return (flat.detach() - torch.from_numpy(params)).numpy()
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Optimizer(), Optimizer(momentum=0.5), Optimizer("adam")], ids=lambda o: o.kind
+)
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_equals_a_plain_loop_over_ragged_users(name: str, optimizer: Optimizer) -> None:
+    fed = federation([1, 3, 7, 4, 9, 2])
+    model = build_model(name, (1, 8, 8), 10)
+    settings = LocalSettings(DecayingRate(2.0, 10.0), 4, batch_size=4, optimizer=optimizer)
+    params = model.init(1)
+    users, updates, _, _ = gather(model, params, fed, np.arange(6), settings, round_number=2)
+    for user, update in zip(users, updates, strict=True):
+        expected = plain_loop(model, params, fed, user, settings, 2, 5)
+        np.testing.assert_allclose(update, expected, rtol=2e-4, atol=2e-6)
+
+
+def test_resnet_padding_does_not_reach_the_statistics() -> None:
+    """In float64: two samples on one channel value divide by tiny variances."""
+    model = build_model("resnet18", (3, 16, 16), 2)
+    flat = torch.from_numpy(model.init(1)).double()
+    x = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1)).double()
+    present = torch.tensor([1.0, 1.0, 0.0, 0.0]).double()
+    step = training._per_user_step(model)
+    y = torch.tensor([0, 1, 1, 1])
+    padded, _ = step(flat[None], x[None], y[None], present[None], ())
+    alone, _ = step(flat[None], x[None, :2], y[None, :2], present[None, :2], ())
+    torch.testing.assert_close(padded, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "count"),
+    [("linear", (1, 28, 28), 70), ("mlp", (1, 28, 28), 40), ("cnn2", (1, 28, 28), 37),
+     ("cnn3", (3, 32, 32), 9)],
+)  # fmt: skip
+def test_same_bits_for_any_chunk_threads_and_order(monkeypatch, name, shape, count) -> None:
+    monkeypatch.setattr(training, "MOST_USERS_IN_A_TILE", 8)
+    fed = federation([2 + user % 4 for user in range(count)], shape)
+    model = build_model(name, shape, 10)
+    params, users = model.init(0), np.arange(count)
+    results = []
+    threads_before = torch.get_num_threads()
+    shuffled = np.random.default_rng(1).permutation(users)
+    for threads, memory_mb, order in ((1, 1e-3, users), (2, 1e4, users), (2, 5.0, shuffled)):
+        settings = LocalSettings(
+            ConstantRate(0.1), 2, 3, Optimizer(momentum=0.5), memory_mb=memory_mb
+        )
+        torch.set_num_threads(threads)
+        try:
+            results.append(gather(model, params, fed, order, settings))
+        finally:
+            torch.set_num_threads(threads_before)
+    assert len(results[0][3]) > 1 and len(results[1][3]) == 1
+    for other in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0][:3], other[:3], strict=True))
+
+
+def test_batches_cover_every_sample_once_per_pass() -> None:
+    fed = federation([10, 3, 5])
+    users = np.arange(3)
+    keys = user_keys(1, 4, users)
+    for first in (0, 3):
+        seen: list[list[int]] = [[], [], []]
+        for step in range(first, first + 3):
+            rows, present = draw_batch(fed, users, keys, step, 4)
+            for user in users:
+                seen[user] += rows[user][present[user] == 1].tolist()
+        assert sorted(seen[0]) == sorted(fed.held_by(0))
+        assert sorted(seen[1]) == sorted(np.tile(fed.held_by(1), 3))
+    orders = [tuple(draw_batch(fed, users, keys, step, 4).rows[0]) for step in (0, 3, 6)]
+    assert len(set(orders)) == 3
+
+
+def test_batches_are_a_function_of_seed_round_and_user_alone() -> None:
+    fed = federation([40, 8, 40, 23])
+    everyone, two = np.arange(4), np.array([0, 3])
+    together = draw_batch(fed, everyone, user_keys(9, 2, everyone), 1, 8)
+    apart = draw_batch(fed, two, user_keys(9, 2, two), 1, 8)
+    assert np.array_equal(together.rows[two], apart.rows)
+    for seed, round_number in ((9, 3), (10, 2)):
+        other = draw_batch(fed, two, user_keys(seed, round_number, two), 1, 8)
+        assert not np.array_equal(other.rows, apart.rows)
+
+
+def test_first_sample_of_a_shuffle_is_uniform() -> None:
+    """Chi-square with 9 degrees of freedom; fixed keys, 99.9 % limit 27.9."""
+    users = np.arange(20_000)
+    fed = Federation.of(
+        np.zeros((10, 1, 1, 1), np.uint8), np.zeros(10, int), np.tile(np.arange(10), (20_000, 1))
+    )
+    rows = draw_batch(fed, users, user_keys(3, 0, users), 0, 1).rows[:, 0]
+    counts = np.bincount(rows, minlength=10)
+    assert ((counts - 2000) ** 2 / 2000).sum() < 27.9
+
+
+def test_dropout_masks_depend_on_key_and_step_only() -> None:
+    keys = user_keys(1, 0, np.arange(4))
+    shapes = ((5, 5, 8), (7,))
+    whole = dropout_masks(keys, 2, 6, shapes, 0.2)
+    part = dropout_masks(keys[2:], 2, 6, shapes, 0.2)
+    assert all(np.array_equal(w[2:], p) for w, p in zip(whole, part, strict=True))
+    assert not np.array_equal(whole[0], dropout_masks(keys, 3, 6, shapes, 0.2)[0])
+    # 4800 values, standard deviation 0.0058: five of them either side.
+    assert abs(whole[0].mean() - 0.8) < 0.029
+
+
+def test_dropout_acts_in_training() -> None:
+    fed = federation([3], (3, 32, 32))
+    model = build_model("cnn3", (3, 32, 32), 10)
+    params = model.init(0)
+    settings = LocalSettings(ConstantRate(0.1))
+    first = gather(model, params, fed, np.array([0]), settings, seed=1)[1]
+    second = gather(model, params, fed, np.array([0]), settings, seed=2)[1]
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [Optimizer(momentum=0.5, keep_state=True), Optimizer("adam", keep_state=True)],
+    ids=["sgd", "adam"],
+)
+def test_kept_state_joins_rounds_into_one_run(optimizer: Optimizer) -> None:
+    """Two rounds of one step, the server taking the only user's update, are one of two steps."""
+    fed = federation([4])
+    model, user = build_model("linear", (1, 8, 8), 10), np.array([0])
+    settings = LocalSettings(ConstantRate(0.05), 1, optimizer=optimizer)
+    start = params = model.init(3)
+    state = fresh_state(model, fed, settings)
+    for round_number in range(2):
+        *_, chunks = gather(model, params, fed, user, settings, round_number, state=state)
+        keep_rows(state, chunks[0])
+        params = params + chunks[0].updates[0]
+    both = LocalSettings(ConstantRate(0.05), 2, optimizer=optimizer)
+    once = gather(model, start, fed, user, both, state=fresh_state(model, fed, both))[1][0]
+    np.testing.assert_allclose(params - start, once, rtol=1e-3, atol=1e-6)
+    reset = LocalSettings(ConstantRate(0.05), 1, optimizer=Optimizer("sgd", 0.5))
+    assert fresh_state(model, fed, reset) == {}
+
+
+def test_state_is_only_read() -> None:
+    fed, model = federation([4, 4]), build_model("linear", (1, 8, 8), 10)
+    settings = LocalSettings(ConstantRate(0.05), optimizer=Optimizer("sgd", 0.5, keep_state=True))
+    state = fresh_state(model, fed, settings)
+    chunk = gather(model, model.init(0), fed, np.array([1]), settings, state=state)[3][0]
+    assert not state["velocity"].any()
+    keep_rows(state, chunk)
+    assert state["velocity"][1].any() and not state["velocity"][0].any()
+
+
+def test_a_user_without_samples_sends_zero() -> None:
+    fed = Federation.of(
+        np.full((2, 1, 8, 8), 9, np.uint8), np.array([1, 2]), [np.array([0, 1]), np.array([], int)]
+    )
+    model = build_model("linear", (1, 8, 8), 10)
+    settings = LocalSettings(ConstantRate(0.1), 2, optimizer=Optimizer(momentum=0.9))
+    _, updates, losses, _ = gather(model, model.init(0), fed, np.arange(2), settings)
+    assert updates[0].any() and not updates[1].any() and losses[1] == 0.0
+
+
+def test_divergence_names_round_and_users() -> None:
+    fed, model = federation([3, 3]), build_model("mlp", (1, 8, 8), 10)
+    settings = LocalSettings(ConstantRate(1e30), 4)
+    with pytest.raises(TrainingDiverged, match=r"round 7: .* 2 users \(0, 1\).*learning rate"):
+        gather(model, model.init(0), fed, np.arange(2), settings, round_number=7)
+
+
+def test_rates() -> None:
+    rate = theorem_rate(steps=3, convexity=0.5, smoothness=2.0)
+    assert rate == DecayingRate(6.0, 48.0)
+    assert rate.at(0) == 0.125 == 1 / (4 * 2.0)
+    assert all(rate.at(t) <= 2 * rate.at(t + 3) for t in range(50))
+    for wrong in (0.0, -1.0, float("nan"), float("inf"), True, "fast"):
+        with pytest.raises(InvalidInput):
+            ConstantRate(wrong)  # type: ignore[arg-type]
+
+
+def test_evaluate_counts_exactly() -> None:
+    model = build_model("linear", (1, 1, 1), 2)
+    params = np.array([1.0, -1.0, 0.0, 0.0], dtype=np.float32)
+    images = np.array([255, 255, 0, 255], np.uint8).reshape(4, 1, 1, 1)
+    score = evaluate(model, params, np.tile(images, (300, 1, 1, 1)), np.tile([0, 1, 1, 0], 300))
+    assert score.accuracy == 0.75
+    expected = (3 * np.log1p(np.exp(-2)) + np.log1p(np.exp(2))) / 4
+    assert score.loss == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"users": np.array([0, 0])},
+        {"users": np.array([2])},
+        {"users": np.array([-1])},
+        {"users": np.array([], dtype=int)},
+        {"users": np.array([0.5])},
+        {"params": np.zeros(649, np.float32)},
+        {"params": np.zeros(650)},
+        {"params": np.full(650, np.nan, np.float32)},
+        {"round_number": -1},
+        {"seed": True},
+        {"federation": federation([2, 2], (1, 9, 9))},
+        {"federation": federation([50, 50], classes=12)},
+        {"settings": LocalSettings(ConstantRate(1), optimizer=Optimizer("adam", keep_state=True))},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_refusals_come_before_any_work(change) -> None:
+    asked = {
+        "params": np.zeros(650, np.float32),
+        "federation": federation([2, 2]),
+        "users": np.array([0]),
+        "settings": LocalSettings(ConstantRate(0.1)),
+        "round_number": 0,
+        "seed": 0,
+    } | change
+    with pytest.raises(InvalidInput):
+        local_updates(build_model("linear", (1, 8, 8), 10), **asked)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LocalSettings(ConstantRate(0.1), steps=0),
+        lambda: LocalSettings(ConstantRate(0.1), batch_size=True),
+        lambda: LocalSettings(ConstantRate(0.1), memory_mb=0),
+        lambda: Optimizer("rmsprop"),
+        lambda: Optimizer(momentum=1.0),
+        lambda: Optimizer("adam", momentum=0.5),
+        lambda: Optimizer(betas=(0.9, 1.5)),
+        lambda: Optimizer(keep_state="yes"),  # type: ignore[arg-type]
+    ],
+)
+def test_settings_are_checked(make) -> None:
+    with pytest.raises(InvalidInput):
+        make()

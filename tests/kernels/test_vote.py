@@ -1,0 +1,100 @@
+"""Casting kernels against their NumPy definition, and the exact law of one bit."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hushbit as hb
+from hushbit.kernels import definitions
+from hushbit.kernels.vote import cast_corners, cast_two_points, pack_tile
+from hushbit.response import Response
+from hushbit.stage import COIN_TAG
+
+SIZES = (1, 7, 8, 63, 64, 65, 127, 128, 129, 511, 512, 513, 4095, 4096, 4097, 9000)
+
+
+def some_keys(users: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**32, (users, 8), dtype=np.uint32)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_two_point_bits_equal_the_definition(size: int, kind: type) -> None:
+    updates = np.random.default_rng(size).normal(0, 0.7, (3, size)).astype(kind)
+    keys, coins = some_keys(3, size), some_keys(3, size + 1)
+    half = float(Response(0.5).half)
+    payload = np.full((3, (size + 7) // 8), 255, dtype=np.uint8)
+    overloaded = np.zeros(3, dtype=np.int64)
+    cast_two_points(
+        updates, 1.0, half, keys, 0x64726F77, coins, COIN_TAG, 1, 3, payload, overloaded
+    )
+    assert (payload[0] == 255).all()
+    for user in (1, 2):
+        bits = definitions.two_point_bits(
+            updates[user], 1.0, half, keys[user], coins[user], COIN_TAG
+        )
+        assert (payload[user] == definitions.packed(bits)).all()
+        assert overloaded[user] == (np.abs(updates[user]) > 1).sum()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("family", "points"), [("hadamard", 2), ("hadamard", 8), ("uniform", 5)])
+def test_corner_bits_equal_the_definition(size: int, family: str, points: int) -> None:
+    if family == "uniform" and size > 600:
+        size = 600 + size % 8
+    rng = np.random.default_rng(size)
+    index = rng.integers(0, points, (size, 3), dtype=np.int32)
+    weight = rng.dirichlet(np.ones(3), size)
+    key, coin = some_keys(2, size)
+    half = float(Response(1.0).half)
+    payload = np.full((size + 7) // 8, 255, dtype=np.uint8)
+    cast_corners(index, weight, points, family == "hadamard", half, key, 1, coin, COIN_TAG, payload)
+    bits = definitions.corner_bits(index, weight, points, family, half, key, 1, coin, COIN_TAG)
+    assert (payload == definitions.packed(bits)).all()
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_packing(bits: list[bool]) -> None:
+    flags = np.zeros(-(-len(bits) // 8) * 8, dtype=np.uint8)
+    flags[: len(bits)] = bits
+    row = np.empty(flags.size // 8, dtype=np.uint8)
+    pack_tile(flags, row)
+    assert (row == np.packbits(bits, bitorder="little")).all()
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 0.1, 0.5, 2.0, 10.0, 40.0, np.inf])
+def test_a_certain_sign_is_told_with_exactly_p(epsilon: float) -> None:
+    """Of the 2^32 coins exactly 2^32 - lies are below the threshold of a certain +."""
+    response = Response(epsilon)
+    for lean, share in ((1.0, (1 + response.beta) / 2), (-1.0, (1 - response.beta) / 2)):
+        edge = int(definitions.threshold(np.array([lean * response.half]), response.half)[0])
+        assert Fraction(edge + 2**31, 2**32) == share
+
+
+@given(x=st.floats(-3, 3), epsilon=st.floats(1e-6, 30))
+def test_the_threshold_never_leaves_the_range_and_rounds_by_at_most_half(
+    x: float, epsilon: float
+) -> None:
+    half = Response(epsilon).half
+    edge = definitions.threshold(np.array([x * half]), half)[0]
+    assert -half <= edge <= half
+    assert edge == int(edge)
+    assert abs(edge - np.clip(x, -1, 1) * half) <= 0.5
+
+
+@pytest.mark.parametrize("points", [2, 4, 5])
+def test_every_coin_is_used_once(points: int) -> None:
+    """Without noise and at a half-way block every bit shows its coin's first bit."""
+    mechanism = hb.CPA(dim=20_000 if points == 2 else 5000, epsilon_per_bit=np.inf, radius=1.0,
+                       points=points, words=None if points < 5 else "uniform")  # fmt: skip
+    key = hb.RoundKey(secret=bytes(32), round=1).user(4)
+    update = np.full(mechanism.dim, 0.0 if points < 5 else 0.25)
+    ballot = mechanism.encode(update, key, hb.SeededCoins(5))
+    bits = np.unpackbits(np.frombuffer(ballot.payload, dtype=np.uint8), bitorder="little")
+    # Repeated coins or words would show as a period; autocorrelation stays below 5 sigma.
+    sign = 2.0 * bits[: mechanism.dim] - 1
+    for lag in (8, 16, 64, 128, 512, 1024, 4096):
+        assert abs((sign[lag:] * sign[:-lag]).mean()) < 5 / np.sqrt(mechanism.dim - lag)
