@@ -25,9 +25,13 @@ def real(name: str, value: Any) -> float:
     """A real number that is not NaN; booleans and strings are refused."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise InvalidInput(f"{name} must be a number; got {value!r}")
-    if math.isnan(value):
+    try:
+        number = float(value)
+    except OverflowError:
+        raise InvalidInput(f"{name} is too large for a floating-point number") from None
+    if math.isnan(number):
         raise InvalidInput(f"{name} must be a number; got NaN")
-    return float(value)
+    return number
 
 
 def positive(name: str, value: Any, *, infinite: bool = False) -> float:

@@ -5,7 +5,6 @@ Adding and merging are exact, so neither order nor grouping nor threads change a
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from hushbit.ballot import Ballot, Ballots
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, RefusedBallot
+from hushbit.files import write_whole
 from hushbit.keys import RoundKey
 from hushbit.roll import Roll
 
@@ -109,22 +109,8 @@ class Tally:
             FORMAT.to_bytes(8, "little") + self.mechanism.fingerprint + self.round_key.mark
             + self.round_key.round.to_bytes(8, "little"), dtype=np.uint8,
         )  # fmt: skip
-        try:
-            with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-                try:
-                    arrays: dict[str, Any] = {"head": head, "users": self.roll.users()}
-                    np.savez(file, **arrays, **self._named())  # type: ignore[arg-type]
-                    file.flush()
-                    os.fsync(file.fileno())
-                    os.replace(file.name, target)
-                except BaseException:
-                    os.unlink(file.name)
-                    raise
-            _sync_folder(target.parent)
-        except OSError as error:
-            raise DamagedFile(
-                f"the tally could not be saved to {target}: {error}; the file there is unchanged"
-            ) from error
+        arrays: dict[str, Any] = {"head": head, "users": self.roll.users(), **self._named()}
+        write_whole(Path(path), lambda file: np.savez(file, **arrays))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Fill this empty tally from a file that `save` wrote for the same mechanism and key."""
@@ -209,16 +195,3 @@ def _path(path: str | os.PathLike[str]) -> Path:
     except TypeError:
         raise InvalidInput(f"a path is text or a Path; got {type(path).__name__}") from None
 
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def counters_like(**shapes: Any) -> Counters:
-    """Zeroed counters by name and shape."""
-    return {name: np.zeros(shape, dtype=np.int64) for name, shape in shapes.items()}

@@ -71,7 +71,7 @@ def draw_words(
 
 def stream(key: NDArray[np.uint32], nonce: tuple[int, int, int], words: int) -> NDArray[np.uint32]:
     """The first 32-bit words of the ChaCha20 keystream of a key and nonce."""
-    return _streams(key, nonce[:2], np.array(nonce[2:]), words)[0]
+    return np.asarray(_streams(key, nonce[:2], np.array(nonce[2:]), words)[0])
 
 
 def _streams(

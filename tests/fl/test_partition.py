@@ -20,12 +20,13 @@ def rng(seed: int = 0) -> np.random.Generator:
 @given(seed=st.integers(0, 2**32), users=st.integers(1, 60))
 @settings(max_examples=40, deadline=None)
 def test_full_partitions_give_every_sample_to_one_user(seed: int, users: int) -> None:
-    for parts in (
-        partition.iid(LABELS, users, rng(seed)),
-        partition.dirichlet(LABELS, users, rng(seed), alpha=0.1),
-        partition.shards(LABELS, users, rng(seed), shards_per_user=2),
-        partition.by_writer(WRITERS, rng(seed)),
+    for parts, expected in (
+        (partition.iid(LABELS, users, rng(seed)), users),
+        (partition.dirichlet(LABELS, users, rng(seed), alpha=0.1), users),
+        (partition.shards(LABELS, users, rng(seed), shards_per_user=2), users),
+        (partition.by_writer(WRITERS, rng(seed)), 7),
     ):
+        assert len(parts) == expected
         assert sorted(np.concatenate(parts)) == list(range(300))
         assert all(len(part) for part in parts)
 
@@ -77,15 +78,18 @@ def test_by_writer_keeps_writers_whole() -> None:
 
 def test_hold_out_splits() -> None:
     train, held = partition.hold_out(100, 20, rng(4))
-    assert len(held) == 20 and sorted([*train, *held]) == list(range(100))
+    assert len(held) == 20
+    assert sorted([*train, *held]) == list(range(100))
 
 
 def test_federation_is_compact_and_ragged() -> None:
     images = np.zeros((5, 1, 2, 2), np.uint8)
     fed = Federation.of(images, np.arange(5), [np.array([4, 0]), np.array([], int), np.array([1])])
-    assert fed.images is images and fed.users == 3
+    assert fed.images is images
+    assert fed.users == 3
     assert fed.counts.tolist() == [2, 0, 1]
-    assert fed.held_by(0).tolist() == [4, 0] and fed.held_by(2).tolist() == [1]
+    assert fed.held_by(0).tolist() == [4, 0]
+    assert fed.held_by(2).tolist() == [1]
     square = Federation.of(images, np.arange(5), np.array([[0, 1], [3, 2]]))
     assert square.held_by(1).tolist() == [3, 2]
 
@@ -124,4 +128,5 @@ def test_more_users_than_samples_says_what_to_do() -> None:
     with pytest.raises(InvalidInput, match="at most 60 users or allow replace=True"):
         partition.per_user(LABELS, 61, rng(), 5)
     parts = partition.per_user(LABELS, 1000, rng(), 5, replace=True)
-    assert parts.shape == (1000, 5) and parts.max() < 300
+    assert parts.shape == (1000, 5)
+    assert parts.max() < 300

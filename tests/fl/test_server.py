@@ -79,7 +79,8 @@ def test_resume_from_stored_state_to_the_bit(name: str) -> None:
         params, state = after
     for estimate in estimates[3:]:
         resumed, resumed_state = step.step(resumed, estimate, resumed_state)
-    assert resumed.dtype == np.float32 and np.array_equal(resumed, params)
+    assert resumed.dtype == np.float32
+    assert np.array_equal(resumed, params)
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,14 @@ def test_laws_of_mixing(groups: list[tuple[float, int]], delta: float) -> None:
     assert mixed <= all_at_worst * (1 + 3e-4) + 1e-12
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("delta", [1e-9, 1e-3])
+def test_very_unequal_groups_do_not_overflow(delta: float) -> None:
+    small, large = (1.7e-5, 7), (9.3, 40)
+    alone, both = epsilon_of(*large, delta), epsilon_of_mixed([small, large], delta)
+    assert alone <= both <= alone * (1 + 3e-4) + 1.7e-5 * 7
+
+
 def test_limits_and_merging() -> None:
     assert epsilon_of_mixed([(0.5, 100), (0.5, 900)], DELTA) == epsilon_of(0.5, 1000, DELTA)
     assert epsilon_of_mixed([(0.5, 3), (math.inf, 1)], DELTA) == math.inf

@@ -119,9 +119,11 @@ def test_best_order_is_found() -> None:
         assert found >= max(0.0, float(bounds.min())) * (1 - 1e-6)
 
 
+@pytest.mark.filterwarnings("error")
 def test_limits_and_refusals() -> None:
     assert epsilon_of_zcdp(0.0, DELTA) == 0.0
     assert epsilon_of_zcdp(math.inf, DELTA) == math.inf
+    assert epsilon_of_zcdp(1e-308, DELTA) == 0.0
     assert epsilon_of_zcdp(1.0, 5e-324) > 50
     assert zcdp_of_two_points(1000.0, 1.0, 1.0) == math.inf
     assert zcdp_of_two_points_tight(1e200, 1.0, 1.0) == math.inf

@@ -123,7 +123,7 @@ class MVU(Baseline):
         clipped: int
         if self.bits == 1:
             half = float(self.response.half)
-            clipped = lean_bits(update, half / self.scale, half, coins, symbols)
+            clipped = lean_bits(update, min(half / self.scale, 1e300), half, coins, symbols)
         else:
             clipped = channel_symbols(update, self.scale, self._limits, coins, symbols)
         self.wire.write(symbols, row)

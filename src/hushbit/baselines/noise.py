@@ -72,7 +72,7 @@ class GridNoise:
             return np.zeros(0, dtype=np.uint32)
         odds = [math.exp(-self.rate * 2.0**i) for i in range(self.digits + 1)]
         shares = [odd / (1 + odd) for odd in odds[:-1]] + [odds[-1]]
-        return np.array([math.ceil(RANGE * share) for share in shares], dtype=np.uint32)
+        return np.array([max(1, math.ceil(RANGE * share)) for share in shares], dtype=np.uint32)
 
     @property
     def realised_epsilon(self) -> float:
@@ -83,6 +83,8 @@ class GridNoise:
         """
         if math.isinf(self.epsilon):
             return math.inf
+        if self.digits == 0:
+            return math.log(RANGE / int(self.thresholds[0])) * self.sensitivity
         slack = 0.0
         for i, coins in enumerate(map(int, self.thresholds)):
             last = i == self.digits

@@ -103,7 +103,7 @@ class SignRR(Baseline):
         lean = update if self.stochastic else np.sign(update)
         if self.preset == "authors":
             lean = np.where(update >= 0, 1.0, -1.0)
-        scale = half / self.step if self.stochastic else half
+        scale = min(half / self.step, 1e300) if self.stochastic else half
         over: int = lean_bits(lean, scale, half, coins, bits)
         self.wire.write(bits, row)
         return over

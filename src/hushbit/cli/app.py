@@ -2,7 +2,13 @@
 
 import typer
 
+from hushbit.cli.audit import audit
 from hushbit.cli.bench import bench
+from hushbit.cli.compare import compare
+from hushbit.cli.data import data
+from hushbit.cli.demo import demo
+from hushbit.cli.options import with_settings
+from hushbit.cli.run import run
 
 app = typer.Typer(
     name="hushbit",
@@ -20,4 +26,9 @@ def common(
     """Federated learning made private with a few bits."""
 
 
+app.command()(with_settings(run))
+app.command()(with_settings(compare, leave_out=("mechanism",)))
 app.command()(bench)
+app.command()(audit)
+app.command()(demo)
+app.add_typer(data, name="data")

@@ -177,7 +177,7 @@ def _writers_digest(train: NDArray[np.int32], test: NDArray[np.int32]) -> str:
 def _digits() -> Dataset:
     """Scale scikit-learn's 8x8 digits (0..16) to bytes; the split is one fixed shuffle."""
     try:
-        from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+        from sklearn.datasets import load_digits
     except ImportError as error:
         raise MissingExtra("digits need scikit-learn: pip install 'hushbit[lab]'") from error
     bunch = load_digits()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -180,7 +181,7 @@ def _stack(
 
 def _dense_layout(widths: Sequence[int]) -> Layout:
     layout: Layout = []
-    for layer, (inner, outer) in enumerate(zip(widths[:-1], widths[1:], strict=True), start=1):
+    for layer, (inner, outer) in enumerate(pairwise(widths), start=1):
         layout += [(f"fc{layer}.weight", (outer, inner)), (f"fc{layer}.bias", (outer,))]
     return layout
 

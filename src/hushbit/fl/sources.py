@@ -59,7 +59,7 @@ class DataFile:
         place = folder / self.path
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
-            put_in_place(place, gzip.compress(content, mtime=0) if self.gzipped else content)
+            put_in_place(place, gzip.compress(content, 6, mtime=0) if self.gzipped else content)
         except OSError as error:
             raise DamagedFile(
                 f"cannot write {place}: {error}; free some space or name another folder "

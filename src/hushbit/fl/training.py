@@ -6,7 +6,7 @@ so that every matrix product has the same shape and place whatever the chunk or 
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,8 +44,8 @@ class LocalSettings:
     rate: Rate
     steps: int = 1
     batch_size: int = 16
-    optimizer: Optimizer = Optimizer()
-    memory_mb: float = 256.0
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    memory_mb: float = 128.0
 
     def __post_init__(self) -> None:
         whole("steps", self.steps, 1)

@@ -1,14 +1,13 @@
 """Attacking the real encoder: a lower confidence bound on epsilon beside the claim.
 
-The attacker knows the words. It asks for ballots of the two worst updates, all blocks at one
-outer point or all at the opposite one, unmasks each bit with the word's signs at the two
-points, and counts how often the bit speaks for the first. Where the two signs agree a bit tells
-nothing and is skipped.
+The attacker knows the keys, hence the words. For each ballot it fixes two updates whose words
+disagree in every bit, has one of the two encoded, and counts how often a bit speaks for the first.
+Two-point mechanisms get updates far beyond radius and clip, so that a missing cut shows as well.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,22 @@ from numpy.typing import NDArray
 
 from hushbit.ballot import Ballots
 from hushbit.checks import real, whole
-from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
-from hushbit.kernels.signs import signs_at
 from hushbit.keys import RoundKey, UserKeys
+from hushbit.mechanism import Mechanism
+from hushbit.privacy.arguments import failure_probability
+from hushbit.privacy.composition import Bound
 from hushbit.privacy.intervals import lower_rate, upper_rate
+from hushbit.privacy.targets import Target, target_of
 
 Encoder = Callable[[NDArray[np.float64], UserKeys], Ballots]
-CHUNK_BITS = 1 << 22
+Counts = NDArray[np.int64]
+
+Bits = NDArray[np.bool_]
+
+CHUNK_CELLS = 1 << 21
+LEARNING_SHARE = 4
+"""One ballot in so many chooses the threshold of the attack on whole messages."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,7 @@ class Finding:
 
     attack: str
     claim: float
+    delta: float
     lower_bound: float
     trials: int
     confidence: float
@@ -46,105 +54,100 @@ class Finding:
         return asdict(self) | {"passed": self.passed}
 
 
+@dataclass
+class _World:
+    """What was counted while all ballots held one of the two updates: its size is fixed."""
+
+    messages: tuple[Counts, Counts]
+    bits: Counts = field(default_factory=lambda: np.zeros(2, np.int64))
+    repeats: Counts = field(default_factory=lambda: np.zeros(2, np.int64))
+
+
 def audit(
-    mechanism: CPA, ballots: int, *, confidence: float = 0.9999,
+    mechanism: Mechanism, ballots: int, *, delta: float = 0.0, confidence: float = 0.9999,
     encoder: Encoder | None = None, progress: Callable[[float], None] | None = None,
 ) -> list[Finding]:  # fmt: skip
-    """Attack `ballots` ballots of each of two updates per bit, per message and across ballots."""
-    if not isinstance(mechanism, CPA) or len(mechanism.stages) != 1:
-        raise InvalidInput(f"audit attacks a CPA of one stage; got {mechanism!r}")
+    """Attack `ballots` ballots of each of two updates: per bit, across ballots, per message.
+
+    A bound beyond its claim is a proof, wrong with probability at most 1 - confidence. `delta`
+    is that of the claim for the whole message; the other claims are pure. `encoder` stands in
+    for the mechanism's own `encode_many`.
+    """
+    target = target_of(mechanism)
     trials = whole("ballots", ballots, 100)
+    delta = failure_probability(delta)
     if not 0 < real("confidence", confidence) < 1:
         raise InvalidInput(f"confidence must lie between 0 and 1; got {confidence!r}")
     cast = encoder or (lambda updates, keys: mechanism.encode_many(updates, keys))
-    first, second = worst_updates(mechanism)
-    told = [
-        _agreements(mechanism, update, trials, cast, progress, half / 2)
-        for half, update in enumerate((first, second))
-    ]
+    worlds = [_attack(target, which, trials, cast, progress) for which in (0, 1)]
+    guarantee = mechanism.guarantee
+    single = Bound(guarantee.epsilon_per_bit, 0.0, "one bit")
+    again = Bound(guarantee.epsilon_per_bit, 0.0, "one bit, coins of the ballot before known")
+    whole_message = Bound(guarantee.epsilon_per_message(delta), delta, "whole message")
     return [
-        _per_bit(mechanism, told, confidence),
-        _across_ballots(mechanism, told, confidence),
-        _per_message(mechanism, told, confidence),
+        _finding(single, [world.bits for world in worlds], confidence),
+        _finding(again, [world.repeats for world in worlds], confidence),
+        _finding(whole_message, _above_threshold(worlds, delta), confidence),
     ]
 
 
-def worst_updates(mechanism: CPA) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Every block at the outermost point, or at the one opposite to it."""
-    positions = mechanism.quantizer.points.positions
-    far = positions[int(np.argmax((positions**2).sum(axis=1)))]
-    opposite = positions[int(np.argmin(positions @ far))]
-    size = mechanism.dim
-    updates = (np.tile(point, mechanism.blocks)[:size] for point in (far, opposite))
-    first, second = updates
-    return first, second
-
-
-def _agreements(
-    mechanism: CPA, update: NDArray[np.float64], ballots: int, cast: Encoder,
-    progress: Callable[[float], None] | None, done: float,
-) -> NDArray[np.int8]:  # fmt: skip
-    """For each ballot and bit: +1 speaks for the first update, -1 for the second, 0 for neither."""
-    key = RoundKey(secret=bytes(32), round=0)
-    stage = mechanism.stages[0]
-    ends = np.stack([u[: mechanism.block_size] for u in worst_updates(mechanism)])
-    places = mechanism.quantizer.nearest(ends).astype(np.int64)
-    parts = []
-    chunk = max(1, CHUNK_BITS // mechanism.dim)
+def _attack(
+    target: Target, which: int, ballots: int, cast: Encoder,
+    progress: Callable[[float], None] | None,
+) -> _World:  # fmt: skip
+    """Encode one update of each pair again and again, and keep counts only."""
+    span = target.bits + 1
+    world = _World((np.zeros(span, np.int64), np.zeros(span, np.int64)))
+    key = RoundKey(secret=bytes(32), round=which)
+    chunk = max(LEARNING_SHARE, CHUNK_CELLS // target.cells)
     for start in range(0, ballots, chunk):
         count = min(chunk, ballots - start)
-        keys = key.users(range(start, start + count))
-        cast_bits = cast(np.tile(update, (count, 1)), keys).payload
-        bits = np.unpackbits(cast_bits, axis=1, bitorder="little", count=mechanism.blocks)
-        signs = np.empty((2, count, mechanism.blocks), dtype=np.int8)
-        signs_at(keys.keys, 0, stage.family == "hadamard", stage.points.size, places, signs)
-        vote = 2 * bits.astype(np.int8) - 1
-        parts.append(np.where(signs[0] == signs[1], 0, vote * signs[0]).astype(np.int8))
+        keys = key.users(np.arange(start, start + count))
+        updates, first = target.pair(keys, which)
+        _count(world, target.unpacked(cast(updates, keys).payload), first, which)
         if progress is not None:
-            progress(done + (start + count) / ballots / 2)
-    return np.concatenate(parts)
+            progress((which + (start + count) / ballots) / 2)
+    return world
 
 
-def _epsilon(hits: tuple[int, int], trials: tuple[int, int], confidence: float) -> float:
-    """ln of the least likely ratio of two rates at a joint confidence."""
+def _count(world: _World, bits: Bits, first: Bits, which: int) -> None:
+    """`first` holds the bits of the first update before the noise; the second has the opposite."""
+    agrees = bits == first
+    world.bits += (int(agrees.sum()), agrees.size)
+    # Coins used again show where the same bit was told truly just before.
+    told = agrees if which == 0 else ~agrees
+    known = told[:-1] & (first[1:] == first[:-1])
+    world.repeats += (int(agrees[1:][known].sum()), int(known.sum()))
+    score = agrees.sum(axis=1)
+    learning = np.arange(len(score)) % LEARNING_SHARE == 0
+    for part, chosen in zip(world.messages, (learning, ~learning), strict=True):
+        part += np.bincount(score[chosen], minlength=part.size)
+
+
+def _above_threshold(worlds: list[_World], delta: float) -> list[Counts]:
+    """(hits, trials) of `score >= level` in both worlds, the level chosen on other ballots.
+
+    The likelihood ratio grows with the score. The choice leaves three standard errors
+    on either side; whatever it picks, the bound that follows is exact.
+    """
+    learned, tested = (
+        [np.cumsum(world.messages[part][::-1])[::-1] for world in worlds] for part in (0, 1)
+    )
+    hits, others = (counts.astype(np.float64) for counts in learned)
+    low = (hits - 3 * np.sqrt(hits)) / hits[0] - delta
+    high = (others + 3 * np.sqrt(others) + 5) / others[0]
+    level = int(np.argmax(np.maximum(low, 0.0) / high))
+    return [np.array([counts[level], counts[0]]) for counts in tested]
+
+
+def _finding(claim: Bound, counts: list[Counts], confidence: float) -> Finding:
+    """ln((p - delta) / q) for the least p and the largest q at a joint confidence."""
     each = 1 - (1 - confidence) / 2
-    low = lower_rate(hits[0], trials[0], each)
-    high = upper_rate(hits[1], trials[1], each)
-    return max(0.0, math.log(low / high)) if low > 0 and high > 0 else 0.0
-
-
-def _per_bit(mechanism: CPA, told: list[NDArray[np.int8]], confidence: float) -> Finding:
-    hits = tuple(int((part == 1).sum()) for part in told)
-    trials = tuple(int((part != 0).sum()) for part in told)
-    found = _epsilon((hits[0], hits[1]), (trials[0], trials[1]), confidence)
-    return Finding("one bit", mechanism.guarantee.epsilon_per_bit, found, sum(trials), confidence)
-
-
-def _across_ballots(mechanism: CPA, told: list[NDArray[np.int8]], confidence: float) -> Finding:
-    """The same bit, once the attacker has seen that the ballot before was told truly."""
-    hits, trials = [], []
-    for part, truth in zip(told, (1, -1), strict=True):
-        known = (part[:-1] == truth) & (part[1:] != 0)
-        trials.append(int(known.sum()))
-        hits.append(int((part[1:][known] == 1).sum()))
-    found = _epsilon((hits[0], hits[1]), (trials[0], trials[1]), confidence)
-    claim = mechanism.guarantee.epsilon_per_bit
-    return Finding("one bit, coins of the last ballot known", claim, found, sum(trials), confidence)
-
-
-def _per_message(mechanism: CPA, told: list[NDArray[np.int8]], confidence: float) -> Finding:
-    """The whole message by its likelihood ratio; the threshold comes from the first half."""
-    score = [part.sum(axis=1, dtype=np.int64) for part in told]
-    half = len(score[0]) // 2
-    learn, test = [s[:half] for s in score], [s[half:] for s in score]
-    best, threshold = -1.0, 0
-    for level in np.unique(learn[0]):
-        counts = tuple(int((s >= level).sum()) for s in learn)
-        found = _epsilon((counts[0], counts[1]), (half, half), confidence)
-        if found > best:
-            best, threshold = found, int(level)
-    hits = tuple(int((s >= threshold).sum()) for s in test)
-    size = len(test[0])
-    found = _epsilon((hits[0], hits[1]), (size, size), confidence)
-    claim = mechanism.guarantee.epsilon_per_message()
-    return Finding("whole message", claim, found, 2 * size, confidence)
+    (hits, trials), (other_hits, other_trials) = (tuple(map(int, c)) for c in counts)
+    found = 0.0
+    if trials and other_trials:
+        low = lower_rate(hits, trials, each) - claim.delta
+        high = upper_rate(other_hits, other_trials, each)
+        found = max(0.0, math.log(low / high)) if low > 0 else 0.0
+    return Finding(claim.method, claim.epsilon, claim.delta, found, trials + other_trials,
+                   confidence)  # fmt: skip

@@ -52,6 +52,7 @@ def epsilon_of_mixed(groups: Iterable[tuple[float, int]], delta: float) -> float
         return epsilon_of(*counts[0], delta)
     tilt = _best_tilt(lambda t: sum(_log_weight(e, n, t) for e, n in counts), pure, counts, delta)
     step = _step(counts, tilt, delta)
+    tilt = min(tilt, 30 / float(step))  # more would overflow within one cell of the grid
     laws = [_tilted_flips(e, n, tilt, step) for e, n in counts]
     laws.sort(key=lambda law: -np.count_nonzero(law.mass))
     total = laws[0]

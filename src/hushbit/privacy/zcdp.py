@@ -70,7 +70,7 @@ def epsilon_of_zcdp(rho: float, delta: float) -> float:
     closed = epsilon_of_zcdp_closed(rho, delta)
     if rho == 0 or math.isinf(closed):
         return closed
-    centre = math.sqrt(-math.log(delta) / rho)
+    centre = math.sqrt(-math.log(delta) / max(rho, 1e-200))
     best = closed
     width = 1e3
     for _ in range(6):

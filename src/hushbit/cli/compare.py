@@ -1,0 +1,102 @@
+"""hushbit compare"""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hushbit.cli.extras import need_lab
+from hushbit.cli.output import out as console
+from hushbit.cli.output import show_json, table
+from hushbit.errors import InvalidInput
+
+COLUMNS = (
+    ("test_accuracy", "accuracy", lambda v: f"{v:.2%}"),
+    ("snr_db", "SNR (dB)", lambda v: f"{v:.1f}"),
+    ("bytes_up", "bytes up", lambda v: f"{v:,}"),
+    ("epsilon_per_bit", "eps/bit", lambda v: f"{v:.4g}"),
+    ("epsilon_per_message", "eps/message", lambda v: f"{v:.4g}"),
+    ("epsilon_run", "eps/run", lambda v: f"{v:.4g}"),
+    ("seconds", "seconds", lambda v: f"{v:.1f}"),
+)
+
+
+def compare(
+    named: dict[str, Any],
+    mechanisms: Annotated[
+        str, typer.Option(help="Comma-separated, as in fedavg,cpa,laplace.")
+    ] = "fedavg,cpa",
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the plot.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Options from a TOML file.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data folder; else HUSHBIT_DATA.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
+) -> None:
+    """Run several mechanisms on the same users and seed; a table and a plot side by side."""
+    results = run_all([name.strip() for name in mechanisms.split(",")], named, config, data, out)
+    plot = None if out is None else picture(results, out)
+    if json:
+        show_json([{k: v for k, v in r.items() if k != "history"} for r in results])
+        return
+    print_table(results)
+    if plot is not None:
+        console.print(str(plot))
+
+
+def run_all(
+    names: list[str], named: dict[str, Any], config: Path | None, data: Path | None,
+    out: Path | None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """The runs, one after the other; options that a mechanism does not take are left to others."""
+    need_lab()
+    from hushbit.cli.options import settings_from
+    from hushbit.cli.progress import RoundProgress
+    from hushbit.fl.mechanisms import OPTIONS, TAKES, mechanism_name
+    from hushbit.lab.runs import run
+
+    if len(set(names)) != len(names) or not all(names):
+        raise InvalidInput(f"name every mechanism once, as in fedavg,cpa; got {','.join(names)}")
+    wanted = []
+    for name in names:
+        takes = TAKES[mechanism_name(name)]
+        fitting = {k: v for k, v in named.items() if k not in OPTIONS or k in takes}
+        wanted.append((name, settings_from(fitting | {"mechanism": name}, config)))
+    unused = sorted(
+        k for k in named if k in OPTIONS and all(k not in TAKES[mechanism_name(n)] for n in names)
+    )
+    if unused:
+        raise InvalidInput(f"none of {', '.join(names)} takes {', '.join(unused)}; leave it out")
+    results = []
+    for name, settings in wanted:
+        with RoundProgress(settings, label=name) as progress:
+            folder = None if out is None else out / name
+            results.append(run(settings, folder, data=data, watch=progress.watch))
+    return results
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    """The figures side by side."""
+    first = results[0]
+    title = (
+        f"{first['dataset']}, {first['model']}, {first['users']:,} users, {first['rounds']} rounds"
+    )
+    rows = [
+        [result["mechanism"], *(_cell(result[key], show) for key, _, show in COLUMNS)]
+        for result in results
+    ]
+    console.print(table(title, ["mechanism", *(head for _, head, _ in COLUMNS)], rows))
+
+
+def picture(results: list[dict[str, Any]], folder: Path) -> Path:
+    """Accuracy and SNR by round, as a PNG in the folder."""
+    from hushbit.lab.plots import plot_runs
+
+    first = results[0]
+    target = folder / "compare.png"
+    title = f"{first['dataset']}, {first['model']}, {first['users']:,} users"
+    plot_runs({r["mechanism"]: r["history"] for r in results}, target, title)
+    return target
+
+
+def _cell(value: Any, show: Any) -> str:
+    return "inf" if isinstance(value, float) and math.isinf(value) else str(show(value))

@@ -1,0 +1,57 @@
+"""hushbit run"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hushbit.cli.extras import need_lab
+from hushbit.cli.output import out as console
+from hushbit.cli.output import show_json, table
+from hushbit.errors import InvalidInput
+
+
+def run(
+    named: dict[str, Any],
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder: configuration, metrics, checkpoints.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    config: Annotated[Path | None, typer.Option(help="Options from a TOML file.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data folder; else HUSHBIT_DATA.")] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Train a model across users with one mechanism, and say what it cost in bits and privacy."""
+    need_lab()
+    from hushbit.cli.options import settings_from
+    from hushbit.cli.progress import RoundProgress
+    from hushbit.lab.record import Record
+    from hushbit.lab.runs import run as run_settings
+
+    if resume and out is None:
+        raise InvalidInput("--resume needs --out: the folder of the run to go on with")
+    if tensorboard and out is None:
+        raise InvalidInput("--tensorboard needs --out: the folder to write into")
+    if resume and out is not None:
+        if named or config is not None:
+            raise InvalidInput("--resume takes its options from the run: leave the others out")
+        settings = Record(out).settings()
+    else:
+        settings = settings_from(named, config)
+    with RoundProgress(settings, out if tensorboard else None) as progress:
+        summary = run_settings(settings, out, resume=resume, data=data, watch=progress.watch)
+    summary.pop("history")
+    if json:
+        show_json(summary)
+        return
+    console.print(table("Run", ["", "value"], [[k, shown(v)] for k, v in summary.items()]))
+
+
+def shown(value: Any) -> str:
+    """A figure as a person wants to read it."""
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3e}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

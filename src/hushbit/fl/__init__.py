@@ -1,0 +1,1 @@
+"""Federated learning: data, models, training of many users at once, and the round loop."""

@@ -1,0 +1,125 @@
+"""Mechanisms by name, from the options of a run."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hushbit import baselines
+from hushbit.cpa import CPA, NestedCPA
+from hushbit.errors import InvalidInput
+from hushbit.fl.models import Model
+from hushbit.fl.settings import Settings
+from hushbit.mechanism import Mechanism
+from hushbit.rotation import Rotated
+
+RADIUS = 0.05
+SHARED = {"epsilon_per_bit", "radius", "preset", "rotate"}
+TAKES: dict[str, set[str]] = {
+    "fedavg": {"rotate"},
+    "cpa": SHARED | {"points", "lattice", "rounding", "words", "clip"},
+    "cpa-no-rr": (SHARED | {"points", "lattice", "rounding", "words"}) - {"epsilon_per_bit"},
+    "nested": SHARED | {"stages", "lattice", "rounding", "words", "clip"},
+    "laplace": SHARED,
+    "signsgd": {"epsilon_per_bit", "sign_step", "preset", "rotate"},
+    "jopeq": SHARED | {"mode", "levels", "lattice"},
+    "mvu": SHARED | {"bits"},
+}
+ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
+OPTIONS = sorted(set().union(*TAKES.values()))
+
+
+def mechanism_name(name: str) -> str:
+    """The canonical name of a mechanism."""
+    known = ALIASES.get(name, name)
+    if known not in TAKES:
+        raise InvalidInput(f"unknown mechanism {name!r}; choose one of {', '.join(TAKES)}")
+    return known
+
+
+def build_mechanism(settings: Settings, model: Model) -> Mechanism:
+    """The mechanism that the settings ask for, sized for a model."""
+    name = mechanism_name(settings.mechanism)
+    given = {key: getattr(settings, key) for key in OPTIONS if getattr(settings, key)}
+    wrong = sorted(set(given) - TAKES[name])
+    if wrong:
+        listed = ", ".join("--" + key.replace("_", "-") for key in wrong)
+        raise InvalidInput(f"mechanism {name} does not take {listed}; leave it out")
+    if "epsilon_per_bit" in TAKES[name] and settings.epsilon_per_bit is None:
+        raise InvalidInput(f"mechanism {name} needs --epsilon-per-bit: privacy has no default")
+    rotate = given.pop("rotate", False)
+    made = _BUILDERS[name](model, given)
+    return Rotated(made) if rotate else made
+
+
+def _radius(given: dict[str, Any]) -> float:
+    return float(given.get("radius", RADIUS))
+
+
+def _pick(given: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
+
+
+def _cpa(model: Model, given: dict[str, Any]) -> Mechanism:
+    more = _pick(given, "points", "lattice", "rounding", "words", "preset", "clip")
+    return CPA(model.dim, given["epsilon_per_bit"], _radius(given), **more)
+
+
+def _no_rr(model: Model, given: dict[str, Any]) -> Mechanism:
+    return _cpa(model, given | {"epsilon_per_bit": math.inf})
+
+
+def _nested(model: Model, given: dict[str, Any]) -> Mechanism:
+    more = _pick(given, "lattice", "rounding", "words", "preset", "clip")
+    if "stages" in given:
+        more["stages"] = whole_numbers(given["stages"])
+    elif given.get("preset") != "authors":
+        more["stages"] = (2, 2)
+    return NestedCPA(model.dim, given["epsilon_per_bit"], _radius(given), **more)
+
+
+def _laplace(model: Model, given: dict[str, Any]) -> Mechanism:
+    if given.get("preset") == "authors":
+        sizes = tuple(slot.stop - slot.start for slot in model.shapes)
+        return baselines.Laplace(
+            model.dim, given["epsilon_per_bit"], preset="authors", layers=sizes
+        )
+    return baselines.Laplace(model.dim, given["epsilon_per_bit"], _radius(given))
+
+
+def _signsgd(model: Model, given: dict[str, Any]) -> Mechanism:
+    if given.get("preset") == "authors":
+        return baselines.SignRR(model.dim, given["epsilon_per_bit"], preset="authors")
+    if "sign_step" not in given:
+        raise InvalidInput("signsgd needs --sign-step: its signs carry no size of their own")
+    return baselines.SignRR(model.dim, given["epsilon_per_bit"], given["sign_step"])
+
+
+def _jopeq(model: Model, given: dict[str, Any]) -> Mechanism:
+    more = _pick(given, "mode", "levels", "lattice", "preset")
+    return baselines.JoPEQ(model.dim, given["epsilon_per_bit"], _radius(given), **more)
+
+
+def _mvu(model: Model, given: dict[str, Any]) -> Mechanism:
+    return baselines.MVU(
+        model.dim, given["epsilon_per_bit"], _radius(given), **_pick(given, "bits")
+    )
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers from a text such as 2,8."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidInput(f"stages must look like 2,8; got {text!r}") from None
+
+
+_BUILDERS: dict[str, Callable[[Model, dict[str, Any]], Mechanism]] = {
+    "fedavg": lambda model, given: baselines.FedAvg(model.dim),
+    "cpa": _cpa,
+    "cpa-no-rr": _no_rr,
+    "nested": _nested,
+    "laplace": _laplace,
+    "signsgd": _signsgd,
+    "jopeq": _jopeq,
+    "mvu": _mvu,
+}

@@ -1,0 +1,196 @@
+"""Federated learning in one readable loop: sample, train, encode, tally, estimate, step."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.coins import SimulationCoins
+from hushbit.errors import InvalidInput
+from hushbit.fl.attacks import attack_updates, bit_mask, cast_attacked
+from hushbit.fl.metrics import Distortion, distortion
+from hushbit.fl.setup import Setup
+from hushbit.fl.training import evaluate, fresh_state, keep_rows, local_updates
+from hushbit.keys import RoundKey
+from hushbit.tally import Tally
+
+MODEL_KEY_BYTES = 80
+
+
+@dataclass
+class Progress:
+    """Where a run stands: all that a checkpoint must hold."""
+
+    round: int
+    params: NDArray[np.float32]
+    server: dict[str, NDArray[np.float64]]
+    local: dict[str, NDArray[np.float32]]
+    average: dict[str, NDArray[np.float64]]
+
+
+@dataclass
+class Round:
+    """What one round brought."""
+
+    number: int
+    users: int
+    bytes_up: int
+    bytes_down: int
+    overload_rate: float
+    training_loss: float
+    distortion: Distortion
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    validation_accuracy: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        """Flat figures for the metrics file."""
+        times = {f"seconds_{phase}": spent for phase, spent in self.seconds.items()}
+        times |= {f"cpu_seconds_{phase}": spent for phase, spent in self.cpu_seconds.items()}
+        plain = {
+            key: value for key, value in vars(self).items()
+            if key not in ("number", "seconds", "cpu_seconds", "distortion")
+        }  # fmt: skip
+        return {"round": self.number, **plain, **self.distortion.row(), **times}
+
+
+def start(setup: Setup) -> Progress:
+    """The state before the first round."""
+    params = setup.model.init(setup.settings.seed)
+    return Progress(
+        round=0,
+        params=params,
+        server=setup.server.start(setup.model.dim),
+        local=fresh_state(setup.model, setup.federation, setup.local),
+        average=setup.average.start(setup.model.dim) if setup.average else {},
+    )
+
+
+def run_rounds(setup: Setup, progress: Progress) -> Iterator[Round]:
+    """Go on from `progress`, which is changed in place, to the last round."""
+    while progress.round < setup.settings.rounds:
+        yield one_round(setup, progress)
+
+
+def one_round(setup: Setup, progress: Progress) -> Round:
+    """Sample users, train, encode, tally, estimate, step."""
+    settings, number = setup.settings, progress.round
+    clock = _Clock()
+    users = sample_users(setup, number)
+    key = RoundKey(setup.secret, number)
+    tally = setup.mechanism.tally(key, histogram=False)
+    seen = _Seen(np.zeros(setup.model.dim))
+    chunks = local_updates(
+        setup.model, progress.params, setup.federation, users, setup.local,
+        round_number=number, seed=settings.seed, state=progress.local or None,
+    )  # fmt: skip
+    with clock.phase("train"):
+        chunk = next(chunks, None)
+    while chunk is not None:
+        _vote(setup, tally, chunk.users, chunk.updates, chunk.losses, seen, clock)
+        keep_rows(progress.local, chunk)
+        with clock.phase("train"):
+            chunk = next(chunks, None)
+    with clock.phase("estimate"):
+        estimate = setup.mechanism.estimate(tally)
+    with clock.phase("step"):
+        before = progress.params
+        params, server = setup.server.step(before, estimate.mean, progress.server)
+        average = setup.average.include(params, progress.average) if setup.average else {}
+    made = Round(
+        number=number + 1,
+        users=users.size,
+        bytes_up=seen.bytes_up,
+        bytes_down=users.size * (before.nbytes + MODEL_KEY_BYTES),
+        overload_rate=seen.overloaded / (users.size * setup.model.dim),
+        training_loss=seen.loss / users.size,
+        distortion=distortion(before, seen.total / seen.honest, estimate.mean),
+    )
+    progress.params, progress.server, progress.average = params, server, average
+    progress.round = number + 1
+    if made.number % settings.evaluate_every == 0 or made.number == settings.rounds:
+        with clock.phase("evaluate"):
+            _score(setup, progress, made)
+    made.seconds, made.cpu_seconds = clock.wall, clock.cpu
+    return made
+
+
+def sample_users(setup: Setup, number: int) -> NDArray[np.int64]:
+    """The users of a round, ascending."""
+    count = max(1, round(setup.settings.participation * setup.federation.users))
+    rng = np.random.default_rng([setup.settings.seed, number, 0x5A3])
+    return np.sort(rng.permutation(setup.federation.users)[:count]).astype(np.int64)
+
+
+@dataclass
+class _Seen:
+    """What the simulation knows and no server does."""
+
+    total: NDArray[np.float64]
+    honest: int = 0
+    bytes_up: int = 0
+    overloaded: int = 0
+    loss: float = 0.0
+
+
+def _vote(
+    setup: Setup, tally: Tally, users: NDArray[np.int64], updates: NDArray[np.float32],
+    losses: NDArray[np.float32], seen: _Seen, clock: "_Clock",
+) -> None:  # fmt: skip
+    settings, number = setup.settings, tally.round_key.round
+    attackers = setup.attackers[users]
+    rng = np.random.default_rng([settings.seed, number, int(users[0]), 0xF11])
+    with clock.phase("measure"):
+        # Users are added in ascending order whatever the chunks, so the sum is reproducible.
+        for row in updates[~attackers]:
+            seen.total += row
+        seen.honest += int((~attackers).sum())
+        seen.loss += float(losses.astype(np.float64).sum())
+    with clock.phase("encode"):
+        if attackers.any() and bit_mask(setup.mechanism) is None:
+            updates = updates.copy()
+            updates[attackers] = attack_updates(settings.attack, updates[attackers], rng)
+        keys = tally.round_key.users(users)
+        ballots = setup.mechanism.encode_many(updates, keys, SimulationCoins(settings.seed))
+        if attackers.any():
+            ballots = cast_attacked(setup.mechanism, ballots, settings.attack, attackers, rng)
+    with clock.phase("tally"):
+        tally.add_many(ballots)
+    seen.bytes_up += len(ballots) * len(ballots[0].to_bytes())
+    seen.overloaded += int(ballots.overloaded.sum())
+
+
+def _score(setup: Setup, progress: Progress, made: Round) -> None:
+    params = setup.average.params(progress.average) if setup.average else progress.params
+    if not np.isfinite(params).all():
+        raise InvalidInput(
+            f"the model is no longer finite after round {made.number}: lower --rate or --radius"
+        )
+    data = setup.data
+    test = evaluate(setup.model, params, data.test_x, data.test_y)
+    made.test_accuracy, made.test_loss = test.accuracy, test.loss
+    if setup.validation.size:
+        held = setup.validation
+        score = evaluate(setup.model, params, data.train_x[held], data.train_y[held])
+        made.validation_accuracy = score.accuracy
+
+
+class _Clock:
+    """Wall and CPU seconds by phase."""
+
+    def __init__(self) -> None:
+        self.wall: dict[str, float] = {}
+        self.cpu: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.wall[name] = self.wall.get(name, 0.0) + time.perf_counter() - wall
+        self.cpu[name] = self.cpu.get(name, 0.0) + time.process_time() - cpu

@@ -1,0 +1,106 @@
+"""From settings to everything a run needs: data, users, model, mechanism, server."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.errors import InvalidInput
+from hushbit.fl import partition
+from hushbit.fl.attacks import choose_attackers
+from hushbit.fl.data import Dataset, load
+from hushbit.fl.mechanisms import build_mechanism
+from hushbit.fl.models import Model, build_model
+from hushbit.fl.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
+from hushbit.fl.partition import Federation, Parts
+from hushbit.fl.server import ServerStep, WeightAverage, server_step
+from hushbit.fl.settings import Settings
+from hushbit.fl.training import LocalSettings
+from hushbit.mechanism import Mechanism
+
+DECAY_ROUNDS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A run, ready to start."""
+
+    settings: Settings
+    data: Dataset
+    federation: Federation
+    validation: NDArray[np.int64]
+    model: Model
+    mechanism: Mechanism
+    local: LocalSettings
+    server: ServerStep
+    average: WeightAverage | None
+    attackers: NDArray[np.bool_]
+    secret: bytes
+
+
+def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
+    """Load the data and build what the settings name; nothing is written but the data cache."""
+    writers = settings.partition == "writer"
+    data = load(settings.dataset, folder, writers=writers)
+    model = build_model(settings.model, data.input_shape, data.classes, settings.weights_file)
+    mechanism = build_mechanism(settings, model)
+    rng = np.random.default_rng([settings.seed, 0xDA7A])
+    training, validation = partition.hold_out(len(data.train_y), settings.validation, rng)
+    parts = _parts(settings, data, training, rng)
+    federation = Federation.of(data.train_x, data.train_y, parts)
+    return Setup(
+        settings=settings,
+        data=data,
+        federation=federation,
+        validation=validation,
+        model=model,
+        mechanism=mechanism,
+        local=LocalSettings(
+            _rate(settings), settings.steps, settings.batch_size,
+            Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum),
+            settings.memory_mb,
+        ),
+        server=_server(settings),
+        average=WeightAverage() if settings.average_weights else None,
+        attackers=choose_attackers(federation.users, settings.attackers, settings.seed),
+        secret=hashlib.sha256(f"hushbit simulation {settings.seed}".encode()).digest(),
+    )  # fmt: skip
+
+
+def _parts(
+    settings: Settings, data: Dataset, training: NDArray[np.int64], rng: np.random.Generator
+) -> Parts:
+    labels, users = data.train_y[training], settings.users
+    if settings.partition == "per-user":
+        parts: Parts = partition.per_user(
+            labels, users, rng, settings.samples_per_user, settings.replace
+        )
+    elif settings.partition == "iid":
+        parts = partition.iid(labels, users, rng)
+    elif settings.partition == "dirichlet":
+        parts = partition.dirichlet(labels, users, rng, settings.alpha)
+    elif settings.partition == "shards":
+        parts = partition.shards(labels, users, rng, settings.shards_per_user)
+    else:
+        assert data.train_writers is not None
+        parts = partition.by_writer(data.train_writers[training], rng, users)
+    if isinstance(parts, np.ndarray):
+        return training[parts]
+    return [training[part] for part in parts]
+
+
+def _rate(settings: Settings) -> Rate:
+    if settings.schedule == "constant":
+        return ConstantRate(settings.local_rate)
+    offset = float(DECAY_ROUNDS * settings.steps)
+    return DecayingRate(settings.local_rate * offset, offset)
+
+
+def _server(settings: Settings) -> ServerStep:
+    if settings.server_momentum is None:
+        return server_step(settings.server, settings.server_rate)
+    if settings.server != "momentum":
+        raise InvalidInput("--server-momentum fits --server momentum only; leave it out")
+    return server_step("momentum", settings.server_rate, momentum=settings.server_momentum)

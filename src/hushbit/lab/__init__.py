@@ -1,0 +1,1 @@
+"""The lab: run records, tables, figures and reports."""

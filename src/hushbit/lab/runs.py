@@ -1,0 +1,75 @@
+"""One run from settings to summary, recorded on disk if a folder is named."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hushbit.fl.rounds import Round, run_rounds, start
+from hushbit.fl.settings import Settings
+from hushbit.fl.setup import Setup, prepare
+from hushbit.lab.record import Record
+
+Watcher = Callable[[Setup, Round], None]
+
+
+def run(
+    settings: Settings, out: str | Path | None = None, *, resume: bool = False,
+    data: str | Path | None = None, watch: Watcher | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Run (or go on with) a federation; the summary, with the rounds under "history"."""
+    begun = time.perf_counter()
+    record = None if out is None else Record(out)
+    setup = prepare(settings, data)
+    progress = start(setup)
+    history: list[dict[str, Any]] = []
+    if record is not None and resume:
+        progress = record.resume(progress)
+        history = record.rows()
+    elif record is not None:
+        record.begin(settings, {"coins": "SimulationCoins", "start": setup.model.note})
+    for made in run_rounds(setup, progress):
+        if record is not None:
+            record.save(progress, made)
+        if watch is not None:
+            watch(setup, made)
+        history.append(made.row())
+    summary = summarise(setup, history) | {"seconds": time.perf_counter() - begun}
+    if record is not None:
+        record.finish(summary)
+    return summary | {"history": history}
+
+
+def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of a run; SNR is the median over rounds."""
+    settings, guarantee = setup.settings, setup.mechanism.guarantee
+    taking_part = settings.rounds
+    last: dict[str, Any] = next(
+        (row for row in reversed(history) if row.get("test_accuracy") is not None), {}
+    )
+    ratios = sorted(float(row["snr_db"]) for row in history)
+    return {
+        "mechanism": settings.mechanism,
+        "dataset": settings.dataset,
+        "model": settings.model,
+        "dim": setup.model.dim,
+        "users": setup.federation.users,
+        "rounds": len(history),
+        "test_accuracy": last.get("test_accuracy", math.nan),
+        "test_loss": last.get("test_loss", math.nan),
+        "validation_accuracy": last.get("validation_accuracy"),
+        "snr_db": ratios[len(ratios) // 2] if ratios else math.nan,
+        "mse": history[-1]["mse"] if history else math.nan,
+        "bytes_up": sum(row["bytes_up"] for row in history),
+        "bytes_down": sum(row["bytes_down"] for row in history),
+        "bits_per_entry": guarantee.bits_per_entry,
+        "epsilon_per_bit": guarantee.epsilon_per_bit,
+        "epsilon_per_message": guarantee.epsilon_per_message(),
+        "epsilon_per_message_at_delta": guarantee.epsilon_per_message(settings.delta),
+        "epsilon_run": guarantee.epsilon_per_run(taking_part),
+        "epsilon_run_at_delta": guarantee.epsilon_per_run(taking_part, settings.delta),
+        "delta": settings.delta,
+        "k_anonymity": guarantee.k_anonymity,
+        "seed": settings.seed,
+    }

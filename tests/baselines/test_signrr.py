@@ -1,0 +1,117 @@
+"""signSGD with randomized response, and that three one-bit mechanisms are the same."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hushbit.baselines import MVU, SignRR
+from hushbit.baselines.signrr import lean_bits
+from hushbit.coins import SeededCoins, SimulationCoins
+from hushbit.cpa import CPA
+from hushbit.kernels.chacha import keystream
+from hushbit.kernels.signs import WORD_TAG
+from hushbit.keys import RoundKey
+from hushbit.response import Response
+
+KEY = RoundKey(secret=bytes(32), round=1)
+
+
+def threshold(value: float, scale: float, half: float) -> int:
+    """How many of the 2^32 coins give a one, by bisection: the bit is monotone in the coin."""
+    low, high = 0, 2**32
+    bit = np.empty(1, dtype=np.uint32)
+    while low < high:
+        middle = (low + high) // 2
+        coin = np.array([middle], dtype=np.uint32)
+        lean_bits(np.array([value]), scale, half, coin, bit)
+        low, high = (middle + 1, high) if bit[0] else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, math.inf])
+def test_signs_are_told_truly_with_probability_p(epsilon):
+    response = Response(epsilon)
+    half = float(response.half)
+    assert threshold(1.0, half, half) == 2**32 - response.lies
+    assert threshold(-1.0, half, half) == response.lies
+    assert threshold(0.0, half, half) == 2**31  # a tie is a fair coin
+
+
+def test_stochastic_signs_have_the_closed_form_of_mvu():
+    for epsilon in (0.5, 1.0, 4.0):
+        half = float(Response(epsilon).half)
+        a = 1 / math.expm1(epsilon)
+        for z in np.linspace(-1, 1, 9):
+            high = ((z + 1) / 2 + a) / (1 + 2 * a)
+            assert threshold(z * 0.05, half / 0.05, half) / 2**32 == pytest.approx(high, abs=4e-10)
+
+
+def test_one_bit_mvu_stochastic_sign_and_two_point_cpa_are_one_mechanism():
+    """With the same coins they cast the same votes, so their laws are equal to the last coin."""
+    dim, radius, epsilon = 1000, 0.05, 0.5
+    update = np.random.default_rng(3).normal(scale=0.04, size=dim)
+    key, coins = KEY.user(12), SimulationCoins(9)
+
+    def bits(mechanism):
+        payload = np.frombuffer(mechanism.encode(update, key, coins).payload, dtype=np.uint8)
+        return np.unpackbits(payload, count=dim, bitorder="little")
+
+    sign = bits(SignRR(dim, epsilon, radius, stochastic=True))
+    assert np.array_equal(sign, bits(MVU(dim, epsilon, radius, bits=1)))
+    word = np.empty(4096 // 32, dtype=np.uint32)
+    keystream(KEY.users([12]).keys[0], WORD_TAG, 0, 0, 0, word)
+    words = np.unpackbits(word.view(np.uint8), count=dim, bitorder="little")
+    assert np.array_equal(sign, bits(CPA(dim, epsilon, radius)) ^ words)
+
+
+def test_one_bit_mechanisms_decode_to_the_same_numbers():
+    dim, radius, epsilon = 40, 0.05, 0.5
+    updates = np.random.default_rng(3).normal(scale=0.02, size=(30, dim))
+    keys, coins = KEY.users(range(30)), SimulationCoins(9)
+    means = []
+    for mechanism in (
+        SignRR(dim, epsilon, radius, stochastic=True), MVU(dim, epsilon, radius),
+        CPA(dim, epsilon, radius),
+    ):  # fmt: skip
+        tally = mechanism.tally(KEY)
+        tally.add_many(mechanism.encode_many(updates, keys, coins))
+        means.append(mechanism.estimate(tally).mean)
+    assert np.allclose(means[0], means[1], rtol=1e-12)
+    assert np.allclose(means[0], means[2], rtol=1e-9)
+
+
+def move(mechanism, updates):
+    tally = mechanism.tally(KEY)
+    keys = KEY.users(range(len(updates)))
+    tally.add_many(mechanism.encode_many(updates, keys, SeededCoins(4)))
+    return mechanism.estimate(tally)
+
+
+def test_moves_without_noise():
+    updates = np.array([[1.0, -2, 3], [4, -5, -6], [7, -8, -9]])
+    mean = move(SignRR(3, math.inf, 0.3), updates)
+    assert mean.mean == pytest.approx([0.3, -0.3, -0.1])
+    assert not mean.unbiased
+    assert move(SignRR(3, math.inf, 0.3, vote="majority"), updates).mean == pytest.approx(
+        [0.3, -0.3, -0.3]
+    )
+    published = move(SignRR(3, math.inf, preset="authors"), np.zeros((5, 3)))
+    assert published.mean == pytest.approx([1, 1, 1])  # zero counts as plus
+    assert np.abs(move(SignRR(3000, math.inf, 1.0), np.zeros((1, 3000))).mean.mean()) < 0.1
+
+
+def test_moves_are_divided_by_2p_minus_1_except_as_published():
+    updates = np.ones((1, 200_000))
+    beta = float(Response(0.5).beta)
+    honest = move(SignRR(200_000, 0.5, 0.01), updates)
+    assert honest.mean.mean() == pytest.approx(0.01, rel=0.06)
+    assert honest.mean.var() == pytest.approx(honest.variance[0], rel=0.02)
+    published = move(SignRR(200_000, 0.5, preset="authors"), updates)
+    assert published.mean.mean() == pytest.approx(beta, rel=0.06)
+
+
+def test_guarantee_is_per_bit():
+    guarantee = SignRR(100, 0.5, 0.01).guarantee
+    assert (guarantee.unit, guarantee.epsilon_per_bit, guarantee.bits_per_entry) == ("bit", 0.5, 1)
+    assert guarantee.epsilon_per_message() == 50

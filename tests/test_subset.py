@@ -1,0 +1,147 @@
+"""Subsets: a few blocks of every user, chosen by key, and still an unbiased mean."""
+
+import itertools
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chi2
+
+import hushbit as hb
+from enumeration import decoded, rounding, stage_outcomes
+from hushbit.kernels.subset import SUBSET_TAG
+from hushbit.words import draw_words, stream
+
+KEY = hb.RoundKey(bytes(32), 3)
+
+
+def defined_positions(key: np.ndarray, blocks: int, report: int) -> list[int]:
+    """Successive draws below `blocks` from the keystream, repeats skipped."""
+    chosen: list[int] = []
+    for word in stream(key, (SUBSET_TAG, 0, 0), 4096).tolist():
+        if word < 2**32 // blocks * blocks and word % blocks not in chosen:
+            chosen.append(word % blocks)
+        if len(chosen) == report:
+            return chosen
+    raise AssertionError("4096 draws were not enough")
+
+
+@given(st.integers(0, 2**32), st.integers(1, 150), st.data())
+def test_positions_equal_their_definition(seed: int, blocks: int, data: st.DataObject) -> None:
+    report = data.draw(st.integers(1, blocks))
+    mechanism = hb.Subset(hb.CPA(dim=blocks, epsilon_per_bit=1.0, radius=1.0), report)
+    key = np.random.default_rng(seed).integers(0, 2**32, 8, dtype=np.uint32)
+    positions = mechanism.positions(key).tolist()
+    assert positions == defined_positions(key, blocks, report)
+    assert len(set(positions)) == report
+
+
+def test_all_pairs_of_positions_are_equally_likely() -> None:
+    """Chi-square at confidence 1 - 1e-6 on 6000 fixed keys, ordered pairs of 5 blocks."""
+    mechanism = hb.Subset(hb.CPA(dim=5, epsilon_per_bit=1.0, radius=1.0), 2)
+    seen = Counter(tuple(mechanism.positions(key)) for key in KEY.users(range(6000)).keys)
+    pairs = list(itertools.permutations(range(5), 2))
+    statistic = sum((seen[pair] - 300) ** 2 / 300 for pair in pairs)
+    assert statistic < chi2.ppf(1 - 1e-6, len(pairs) - 1)
+    assert set(seen) == set(pairs)
+
+
+@pytest.mark.parametrize(("points", "family"), [(2, "hadamard"), (3, "uniform"), (4, "uniform")])
+def test_unbiased_by_enumeration(points: int, family: str) -> None:
+    """Every choice of 2 of 3 blocks, every rounding, word and flip; the variance as well."""
+    inner = hb.CPA(dim=3, epsilon_per_bit=0.5, radius=1.0, points=points, words=family)
+    stage, blocks, report = inner.stages[0], 3, 2
+    x = Fraction(int(stage.points.coords[-1, 0]), 3)
+    mean = square = Fraction(0)
+    choices = list(itertools.combinations(range(blocks), report))
+    for choice in choices:
+        weight = Fraction(1, len(choices))
+        if 0 not in choice:
+            square += weight * x**2
+            continue
+        for level, chance in rounding(inner, x):
+            for outcome in stage_outcomes(stage, level):
+                value = Fraction(blocks, report) * decoded(stage, outcome)[0]
+                mean += weight * chance * outcome.chance * value
+                square += weight * chance * outcome.chance * (value - x) ** 2
+    assert mean == x
+    power = sum(Fraction(int(c)) ** 2 for c in stage.points.coords[:, 0])
+    share = Fraction(points - 1, points) if points % 2 == 0 else Fraction(points, points + 1)
+    expected = Fraction(blocks, report) * share * power / stage.response.beta**2 - x**2
+    assert square == expected
+
+
+@pytest.mark.parametrize("inner", [
+    hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0),
+    hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0, points=5),
+    hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0, points=8, lattice="D4"),
+], ids=["two", "five", "D4"])  # fmt: skip
+def test_counters_are_the_pulls_of_the_chosen_blocks(inner: hb.CPA) -> None:
+    mechanism = hb.Subset(inner, report=inner.blocks // 2)
+    keys = KEY.users(range(9))
+    ballots = mechanism.encode_many(np.zeros((9, 23)), keys, hb.SeededCoins(1))
+    tally = mechanism.tally(KEY)
+    tally.add_many(ballots)
+    total = np.zeros((inner.block_size, inner.blocks), dtype=np.int64)
+    stage = inner.stages[0]
+    for ballot, key in zip(ballots, keys.keys, strict=True):
+        bits = np.unpackbits(np.frombuffer(ballot.payload, np.uint8), bitorder="little")
+        words = draw_words(key, 0, mechanism.report, stage.points.size, stage.family)
+        pulls = words.astype(np.int64) @ stage.points.coords
+        for i, block in enumerate(mechanism.positions(key)):
+            total[:, block] += (2 * int(bits[i]) - 1) * pulls[i]
+    assert (tally.counters["sum"] == total).all()
+
+
+def test_estimates_and_their_variance() -> None:
+    """Scores of 400 entries over 800 users: mean and spread within 6 sigma."""
+    mechanism = hb.Subset(hb.CPA(dim=400, epsilon_per_bit=2.0, radius=1.0, points=4), report=100)
+    truth = np.random.default_rng(3).uniform(-0.5, 0.5, 400)
+    tally = mechanism.tally(KEY)
+    keys = KEY.users(range(800))
+    tally.add_many(mechanism.encode_many(np.tile(truth, (800, 1)), keys, hb.SeededCoins(4)))
+    estimate = mechanism.estimate(tally)
+    scores = (estimate.mean - truth) / np.sqrt(estimate.variance)
+    assert abs(scores.mean()) < 6 / 20
+    assert 0.7 < (scores**2).mean() < 1.4
+    assert estimate.unbiased
+
+
+def test_guarantee_and_size() -> None:
+    mechanism = hb.Subset(hb.CPA(dim=1000, epsilon_per_bit=0.5, radius=1.0, points=4), report=7)
+    assert mechanism.guarantee.epsilon_per_message() == 3.5
+    assert mechanism.guarantee.k_anonymity == 2
+    assert mechanism.payload_bits == 7
+    assert mechanism.unbiased_radius == 1.0
+    assert len(mechanism.encode(np.zeros(1000), KEY.user(1)).payload) == 1
+
+
+def test_last_block_is_filled_with_zeros_and_clipping_comes_first() -> None:
+    inner = hb.CPA(dim=10, epsilon_per_bit=np.inf, radius=1.0, points=8, lattice="D4", clip=0.25)
+    mechanism = hb.Subset(inner, report=3)
+    ballot = mechanism.encode(np.full(10, 100.0), KEY.user(1), hb.SeededCoins(1))
+    assert ballot.overloaded == 0
+    assert (
+        ballot.to_bytes()
+        == mechanism.encode(
+            np.full(10, 0.25 / np.sqrt(10)) * (1 - 1e-6), KEY.user(1), hb.SeededCoins(1)
+        ).to_bytes()
+    )
+
+
+def test_what_cannot_be_wrapped() -> None:
+    inner = hb.CPA(dim=10, epsilon_per_bit=1.0, radius=1.0)
+    nested = hb.NestedCPA(dim=10, epsilon_per_bit=1.0, radius=1.0, stages=(2, 2))
+    dithered = hb.CPA(dim=10, epsilon_per_bit=1.0, radius=1.0, rounding="subtractive")
+    for wrong in (None, nested, dithered, hb.Rotated(inner)):
+        with pytest.raises(hb.InvalidInput):
+            hb.Subset(wrong, 2)  # type: ignore[arg-type]
+    for report in (0, 11, -1, 2.0, True, "2", None):
+        with pytest.raises(hb.InvalidInput, match="report"):
+            hb.Subset(inner, report)  # type: ignore[arg-type]
+    mechanism = hb.Subset(inner, 3)
+    with pytest.raises(hb.InvalidInput, match="no ballots"):
+        mechanism.estimate(mechanism.tally(KEY))
