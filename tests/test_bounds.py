@@ -43,7 +43,7 @@ def test_table_of_the_spec(
     assert (q**2).sum() / float(beta) ** 2 == pytest.approx(term, abs=6e-5)
     assert paper - (last + bias) ** 2 == pytest.approx(raw, abs=6e-5)
     assert exact - last**2 == pytest.approx(corrected, abs=6e-5)
-    assert (raw + bias**2 > term) is broken
+    assert (raw + bias**2 > term) == broken
     assert corrected <= term
 
 

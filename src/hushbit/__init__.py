@@ -14,7 +14,10 @@ from hushbit.errors import (
 )
 from hushbit.keys import RoundKey, UserKey, UserKeys
 from hushbit.mechanism import Mechanism
+from hushbit.privacy.calibration import calibrate
+from hushbit.privacy.cost import Cost
 from hushbit.privacy.guarantee import Guarantee
+from hushbit.privacy.ledger import Ledger
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 from hushbit.tally import Tally
@@ -27,11 +30,13 @@ __all__ = [
     "Ballot",
     "Ballots",
     "BudgetSpent",
+    "Cost",
     "DamagedFile",
     "Estimate",
     "Guarantee",
     "HushbitError",
     "InvalidInput",
+    "Ledger",
     "Mechanism",
     "MissingExtra",
     "NestedCPA",
@@ -46,4 +51,5 @@ __all__ = [
     "Tiers",
     "UserKey",
     "UserKeys",
+    "calibrate",
 ]

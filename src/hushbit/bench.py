@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from hushbit.ballot import Ballots
 from hushbit.coins import SeededCoins
 from hushbit.cpa import CPA
 from hushbit.keys import RoundKey
-from hushbit.tally import Tally
 
 POINTS = (2, 4, 8, 16)
 DIMS = (7850, 1_000_000)
@@ -47,31 +47,42 @@ class Speed:
 def measure(dims: tuple[int, ...] = DIMS, points: tuple[int, ...] = POINTS) -> Iterator[Speed]:
     """Encode and tally for every size, best of a few interleaved rounds."""
     for dim in dims:
-        users = max(4, 16_000_000 // dim)
         few = max(1, 200_000 // dim)
         for count in points:
-            mechanism = CPA(dim, EPSILON, 1.0, points=count)
-            key = RoundKey(SECRET, 0)
-            updates = np.linspace(-1, 1, dim, dtype=np.float32) * np.ones((users, 1), np.float32)
-            keys = key.users(range(users))
-            ballots = mechanism.encode_many(updates[:2], keys[:2], SeededCoins(0))
-            mechanism.tally(key).add_many(ballots)
-            share = users if count == 2 else max(2, users // 16)
-            ballots = mechanism.encode_many(updates[:share], keys[:share], SeededCoins(1))
-            many = ballots if count > 2 else mechanism.encode_many(updates, keys, SeededCoins(1))
-            votes = _numpy_votes(few, dim)
+            mechanism, key = CPA(dim, EPSILON, 1.0, points=count), RoundKey(SECRET, 0)
+            yield from _measure_one(mechanism, key, count, few)
 
-            yield Speed("encode", count, dim, *_rates([
-                (share * dim, lambda m=mechanism, u=updates, k=keys, s=share:
-                    m.encode_many(u[:s], k[:s])),
-                (few * dim, lambda c=count, u=updates, f=few: numpy_encode(u[:f], c)),
-                (few * dim, _torch_encode(updates[:few], count)),
-            ]))  # fmt: skip
-            yield Speed("tally", count, dim, *_rates([
-                (len(many) * dim, lambda m=mechanism, k=key, b=many: _count(m.tally(k), b)),
-                (few * dim, lambda c=count, v=votes: numpy_tally(v, c)),
-                (few * dim, _torch_tally(votes, count)),
-            ]))  # fmt: skip
+
+def _measure_one(mechanism: CPA, key: RoundKey, points: int, few: int) -> Iterator[Speed]:
+    dim = mechanism.dim
+    some = max(2, (16_000_000 if points == 2 else 2_000_000) // dim)
+    updates = np.linspace(-1, 1, dim, dtype=np.float32) * np.ones((some, 1), np.float32)
+    keys = key.users(range(some))
+    mechanism.encode_many(updates[:2], keys[:2], SeededCoins(0))  # compiles
+
+    yield Speed("encode", points, dim, *_rates([
+        (some * dim, lambda: mechanism.encode_many(updates, keys)),
+        (few * dim, lambda: numpy_encode(updates[:few], points)),
+        (few * dim, _torch_encode(updates[:few], points)),
+    ]))  # fmt: skip
+
+    ballots = mechanism.encode_many(updates, keys, SeededCoins(1))
+    mechanism.tally(key).add_many(ballots[:2])
+    many = _repeated(ballots, max(240, (160_000_000 if points == 2 else 16_000_000) // dim))
+    votes = _numpy_votes(few, dim)
+    yield Speed("tally", points, dim, *_rates([
+        (len(many) * dim, lambda: mechanism.tally(key).add_many(many)),
+        (few * dim, lambda: numpy_tally(votes, points)),
+        (few * dim, _torch_tally(votes, points)),
+    ]))  # fmt: skip
+
+
+def _repeated(ballots: Ballots, count: int) -> Ballots:
+    """As many ballots as asked for, the same bits under new user numbers."""
+    payload = np.resize(ballots.payload, (count, ballots.payload.shape[1]))
+    users = np.arange(count, dtype=np.uint64)
+    return Ballots(ballots.fingerprint, ballots.round, ballots.bits, users, payload,
+                   np.zeros(count, dtype=np.int64))  # fmt: skip
 
 
 def numpy_encode(updates: np.ndarray[Any, Any], points: int) -> np.ndarray[Any, Any]:
@@ -112,12 +123,9 @@ def _numpy_votes(users: int, dim: int) -> np.ndarray[Any, Any]:
 
 
 def _torch_words(torch: Any, dim: int, points: int, users: int) -> Any:
-    words = torch.empty(dim, points, users)
     base = torch.cat([torch.ones(points // 2), -torch.ones(points - points // 2)])
-    for user in range(users):
-        order = torch.argsort(torch.rand(dim, points), dim=1)
-        words[:, :, user] = base[order]
-    return words
+    drawn = [base[torch.argsort(torch.rand(dim, points), dim=1)] for _ in range(users)]
+    return torch.stack(drawn, dim=2)
 
 
 def _torch_encode(updates: np.ndarray[Any, Any], points: int) -> Callable[[], Any] | None:
@@ -158,10 +166,6 @@ def _torch() -> Any:
     except ImportError:
         return None
     return torch
-
-
-def _count(tally: Tally, ballots: Any) -> None:
-    tally.add_many(ballots)
 
 
 def _rates(jobs: list[tuple[int, Callable[[], Any] | None]]) -> list[Any]:

@@ -307,7 +307,10 @@ def clipped(updates: NDArray[np.floating], clip: float | None) -> NDArray[np.flo
     if clip is None:
         return updates
     norms = np.sqrt(np.einsum("ud,ud->u", updates, updates, dtype=np.float64))
-    factor = np.minimum(1.0, clip * (1 - 1e-6) / np.maximum(norms, np.finfo(float).tiny))
+    if not np.isfinite(norms).all():
+        raise InvalidInput("updates are too large to be clipped; scale them down first")
+    longest = clip * (1 - 1e-6)
+    factor = longest / np.maximum(norms, longest)
     return updates if (factor == 1.0).all() else updates * factor[:, None].astype(updates.dtype)
 
 

@@ -20,6 +20,7 @@ from hushbit.kernels.delaunay import (
     first_simplex,
     perturbed_costs,
 )
+from hushbit.kernels.line import line_corners
 from hushbit.points import Points
 
 ROUNDINGS = ("stochastic", "dithered", "subtractive", "nearest")
@@ -125,16 +126,13 @@ class Quantizer:
 
     def _line_corners(self, rows: Floats) -> Corners:
         """Scalar: the two neighbours, weighted by the distance to the other one."""
-        x = rows[:, 0]
         ladder, places = self._ladder
+        index = np.empty((len(rows), 2), np.int32)
+        weight = np.empty((len(rows), 2))
         # Rounding may put a block that equals the outermost point one unit beyond it.
         slack = 1e-12 * self.points.radius
-        outside = (x < places[0] - slack) | (x > places[-1] + slack)
-        left = np.clip(np.searchsorted(places, x, side="right") - 1, 0, len(places) - 2)
-        inside = np.clip(x, places[left], places[left + 1])
-        share = (inside - places[left]) / (places[left + 1] - places[left])
-        index = np.stack([ladder[left], ladder[left + 1]], axis=1)
-        return self._saturated(rows, index, np.stack([1 - share, share], axis=1), outside)
+        count = line_corners(rows[:, 0], places, ladder, slack, index, weight)
+        return Corners(index, weight, int(count))
 
     def _cell_corners(self, rows: Floats) -> Corners:
         unit, costs, start, inverse = self._delaunay

@@ -104,7 +104,6 @@ class Tally:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything but the key to a file, all of it or nothing."""
         self.check_whole()
-        target = _path(path)
         head = np.frombuffer(
             FORMAT.to_bytes(8, "little") + self.mechanism.fingerprint + self.round_key.mark
             + self.round_key.round.to_bytes(8, "little"), dtype=np.uint8,
@@ -194,4 +193,3 @@ def _path(path: str | os.PathLike[str]) -> Path:
         return Path(path)
     except TypeError:
         raise InvalidInput(f"a path is text or a Path; got {type(path).__name__}") from None
-

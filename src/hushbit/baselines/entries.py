@@ -56,9 +56,7 @@ class Baseline(Mechanism):
         spread_users(self.cast_one, updates, keys, coins, payload, overloaded)
         return payload, overloaded
 
-    def promise(
-        self, epsilon: float, count: int, unit: str = "entry", note: str = ""
-    ) -> Guarantee:
+    def promise(self, epsilon: float, count: int, unit: str = "entry", note: str = "") -> Guarantee:
         """Pure local privacy of level `epsilon` for each of `count` units."""
         return Guarantee(
             groups=((epsilon, count),), dim=self.dim, message_bits=self.payload_bits,

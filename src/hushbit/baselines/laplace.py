@@ -160,14 +160,15 @@ class WholeLaplace(Baseline):
     ) -> int:  # fmt: skip
         """Noisy entries of one user; counts all entries when the update was scaled down."""
         peak = float(np.abs(update).max()) or 1.0
-        norm = peak * float((np.abs(update) / peak).sum(dtype=np.float64)) * (1 + 1e-9)
+        shape = update.astype(np.float64) / peak  # so that no sum overflows
+        norm, clip = float(np.abs(shape).sum()) * (1 + 1e-9), self.l1_clip / peak
         steps = np.empty(self.dim, dtype=np.int64)
         noisy_steps(
-            update, _ratio(FINE_GRID, max(norm, self.l1_clip)), float(FINE_GRID),
-            self.noise.thresholds, coin, NOISE_TAG, steps,
+            shape, FINE_GRID / max(norm, clip), float(FINE_GRID), self.noise.thresholds, coin,
+            NOISE_TAG, steps,
         )  # fmt: skip
         self.wire.write(steps, row)
-        return self.dim if norm > self.l1_clip else 0
+        return self.dim if norm > clip else 0
 
     def empty_counters(self, histogram: bool) -> Counters:
         """Exact sums."""

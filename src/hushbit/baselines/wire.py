@@ -24,9 +24,7 @@ LARGEST_INTEGER = 2**31 - 1
 
 
 @njit
-def add_floats(
-    rows: NDArray[np.float32], first: int, last: int, sums: NDArray[np.int64]
-) -> None:
+def add_floats(rows: NDArray[np.float32], first: int, last: int, sums: NDArray[np.int64]) -> None:
     """sums[0] += floor(x 2^16), sums[1] += the rest in units of 2^-48, entries first … last-1."""
     for user in range(rows.shape[0]):
         for i in range(first, last):
@@ -168,5 +166,3 @@ class SymbolWire:
                         counters)  # fmt: skip
 
         spread(run, self.groups)
-
-

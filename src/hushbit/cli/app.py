@@ -8,6 +8,7 @@ from hushbit.cli.compare import compare
 from hushbit.cli.data import data
 from hushbit.cli.demo import demo
 from hushbit.cli.options import with_settings
+from hushbit.cli.plan import plan
 from hushbit.cli.run import run
 
 app = typer.Typer(
@@ -30,5 +31,6 @@ app.command()(with_settings(run))
 app.command()(with_settings(compare, leave_out=("mechanism",)))
 app.command()(bench)
 app.command()(audit)
+app.command()(plan)
 app.command()(demo)
 app.add_typer(data, name="data")

@@ -37,7 +37,9 @@ def audit(
     inversion: Annotated[
         Path | None, typer.Option(help="Reconstruct digits from updates; write this PNG.")
     ] = None,
-    dataset: Annotated[str, typer.Option(help="Digits to reconstruct: digits or mnist.")] = "digits",
+    dataset: Annotated[
+        str, typer.Option(help="Digits to reconstruct: digits or mnist.")
+    ] = "digits",
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Attack the real encoder, read a ledger, or turn updates back into pictures.
@@ -56,9 +58,7 @@ def audit(
         _attack(positive("epsilon_per_bit", epsilon_per_bit), points, dim, ballots, json)
 
 
-def _attack(
-    epsilon: float, points: int, dim: int | None, ballots: int | None, json: bool
-) -> None:
+def _attack(epsilon: float, points: int, dim: int | None, ballots: int | None, json: bool) -> None:
     fast = points == 2
     claim = FAST_CLAIM if fast else SLOW_CLAIM
     size = max(1, round(claim / epsilon)) if dim is None else dim
@@ -94,7 +94,7 @@ def _show_findings(findings: list[Finding], mechanism: CPA, trials: int) -> None
         f"confidence {findings[0].confidence:g}"
     )
     rows = [
-        [f.attack, f"{f.claim:.4g}", f"{f.lower_bound:.4f}", f"{f.lower_bound / f.claim:.0%}",
+        [f.attack, f"{f.claim:.4g}", f"{f.lower_bound:.4f}", f"{f.lower_bound / f.claim:.1%}",
          "within the claim" if f.passed else "CLAIM EXCEEDED"]
         for f in findings
     ]  # fmt: skip

@@ -6,10 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from hushbit.cli import Interrupted
 from hushbit.cli.extras import need_lab
 from hushbit.cli.output import out as console
 from hushbit.cli.output import show_json, table
+from hushbit.cli.run import how_to_go_on
 from hushbit.errors import InvalidInput
+from hushbit.fl.settings import Settings
 
 COLUMNS = (
     ("test_accuracy", "accuracy", lambda v: f"{v:.2%}"),
@@ -49,29 +52,46 @@ def run_all(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The runs, one after the other; options that a mechanism does not take are left to others."""
     need_lab()
-    from hushbit.cli.options import settings_from
+    from hushbit.cli.options import options_from
     from hushbit.cli.progress import RoundProgress
-    from hushbit.fl.mechanisms import OPTIONS, TAKES, mechanism_name
+    from hushbit.fl.setup import prepare
+    from hushbit.lab.record import Record
     from hushbit.lab.runs import run
+
+    wanted = fitting_settings(names, options_from(named, config))
+    folders = [None if out is None else out / name for name in names]
+    # All that can be refused is refused before the first run, which may take long.
+    for folder in folders:
+        if folder is not None:
+            Record(folder).refuse_full()
+    for settings in wanted:
+        prepare(settings, data)
+    results = []
+    for name, settings, folder in zip(names, wanted, folders, strict=True):
+        try:
+            with RoundProgress(settings, label=name) as progress:
+                results.append(run(settings, folder, data=data, watch=progress.watch))
+        except KeyboardInterrupt:
+            raise Interrupted(how_to_go_on(folder)) from None
+    return results
+
+
+def fitting_settings(names: list[str], options: dict[str, Any]) -> list[Settings]:
+    """Settings of each mechanism; an option that only some of them take is left to those."""
+    from hushbit.fl.mechanisms import OPTIONS, TAKES, mechanism_name
 
     if len(set(names)) != len(names) or not all(names):
         raise InvalidInput(f"name every mechanism once, as in fedavg,cpa; got {','.join(names)}")
-    wanted = []
-    for name in names:
-        takes = TAKES[mechanism_name(name)]
-        fitting = {k: v for k, v in named.items() if k not in OPTIONS or k in takes}
-        wanted.append((name, settings_from(fitting | {"mechanism": name}, config)))
-    unused = sorted(
-        k for k in named if k in OPTIONS and all(k not in TAKES[mechanism_name(n)] for n in names)
-    )
+    taken = [TAKES[mechanism_name(name)] for name in names]
+    unused = sorted(k for k in options if k in OPTIONS and all(k not in t for t in taken))
     if unused:
-        raise InvalidInput(f"none of {', '.join(names)} takes {', '.join(unused)}; leave it out")
-    results = []
-    for name, settings in wanted:
-        with RoundProgress(settings, label=name) as progress:
-            folder = None if out is None else out / name
-            results.append(run(settings, folder, data=data, watch=progress.watch))
-    return results
+        flags = ", ".join("--" + name.replace("_", "-") for name in unused)
+        raise InvalidInput(f"none of {', '.join(names)} takes {flags}; leave it out")
+    return [
+        Settings(**{k: v for k, v in options.items() if k not in OPTIONS or k in takes}
+                 | {"mechanism": name})
+        for name, takes in zip(names, taken, strict=True)
+    ]  # fmt: skip
 
 
 def print_table(results: list[dict[str, Any]]) -> None:

@@ -13,7 +13,13 @@ from hushbit.errors import HushbitError
 
 USERS, SAMPLES = 1000, 5
 DIGITS = {"dataset": "digits", "samples_per_user": 1, "rounds": 40, "rate": 0.3, "radius": 0.05}
-MNIST = {"dataset": "mnist", "samples_per_user": SAMPLES, "rounds": 60, "rate": 0.03, "radius": 0.02}
+MNIST = {
+    "dataset": "mnist",
+    "samples_per_user": SAMPLES,
+    "rounds": 60,
+    "rate": 0.03,
+    "radius": 0.02,
+}
 
 
 def demo(

@@ -29,7 +29,12 @@ def with_settings(command: Callable[..., None], leave_out: tuple[str, ...] = ())
 
 def settings_from(named: dict[str, Any], config: Path | None) -> Settings:
     """Defaults, overridden by a TOML file, overridden by what the command line names."""
-    return Settings(**({} if config is None else read_settings(config)) | named)
+    return Settings(**options_from(named, config))
+
+
+def options_from(named: dict[str, Any], config: Path | None) -> dict[str, Any]:
+    """What a TOML file and the command line name; the command line wins."""
+    return ({} if config is None else read_settings(config)) | named
 
 
 def _parameter(name: str) -> inspect.Parameter:

@@ -1,10 +1,12 @@
 """hushbit run"""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from hushbit.cli import Interrupted
 from hushbit.cli.extras import need_lab
 from hushbit.cli.output import out as console
 from hushbit.cli.output import show_json, table
@@ -41,13 +43,25 @@ def run(
         settings = Record(out).settings()
     else:
         settings = settings_from(named, config)
-    with RoundProgress(settings, out if tensorboard else None) as progress:
-        summary = run_settings(settings, out, resume=resume, data=data, watch=progress.watch)
+    try:
+        with RoundProgress(settings, out if tensorboard else None) as progress:
+            summary = run_settings(settings, out, resume=resume, data=data, watch=progress.watch)
+    except KeyboardInterrupt:
+        raise Interrupted(how_to_go_on(out)) from None
     summary.pop("history")
     if json:
         show_json(summary)
         return
     console.print(table("Run", ["", "value"], [[k, shown(v)] for k, v in summary.items()]))
+
+
+def how_to_go_on(folder: Path | None) -> str:
+    """What to say after Ctrl-C."""
+    from hushbit.lab.record import CONFIG
+
+    if folder is None or not (folder / CONFIG).exists():
+        return "interrupted; nothing was kept"
+    return f"interrupted; go on with: hushbit run --resume --out {shlex.quote(str(folder))}"
 
 
 def shown(value: Any) -> str:

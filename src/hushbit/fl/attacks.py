@@ -19,23 +19,35 @@ def choose_attackers(users: int, share: float, seed: int) -> NDArray[np.bool_]:
     return marked
 
 
+def random_bytes(
+    seed: int, round_number: int, users: NDArray[np.int64], count: int
+) -> NDArray[np.uint8]:
+    """Random bytes (users, count) that depend on seed, round and user alone."""
+    drawn = np.empty((len(users), count), dtype=np.uint8)
+    for row, user in zip(drawn, users, strict=True):
+        rng = np.random.default_rng([seed, round_number, int(user), 0xF11])
+        row[:] = rng.integers(0, 256, count, dtype=np.uint8)
+    return drawn
+
+
 def attack_updates(
-    attack: str, updates: NDArray[np.float32], rng: np.random.Generator
+    attack: str, updates: NDArray[np.float32], noise: NDArray[np.uint8]
 ) -> NDArray[np.float32]:
-    """What attackers feed to an encoder that sends more than bits."""
+    """What attackers feed to an encoder that sends more than bits; eight signs a noise byte."""
     if attack == "ones":
         size = np.abs(updates).max(axis=1, keepdims=True)
         return np.broadcast_to(size, updates.shape).astype(np.float32)
-    signs = rng.integers(0, 2, updates.shape, dtype=np.int8) * 2 - 1
-    return np.asarray(updates * signs, dtype=np.float32)
+    flips = np.unpackbits(noise, axis=1, count=updates.shape[1]).astype(np.bool_)
+    return np.where(flips, -updates, updates)
 
 
-def attack_bits(attack: str, payload: NDArray[np.uint8], rng: np.random.Generator,
-                valid: NDArray[np.uint8]) -> NDArray[np.uint8]:  # fmt: skip
+def attack_bits(
+    attack: str, payload: NDArray[np.uint8], noise: NDArray[np.uint8], valid: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
     """All ones, or every bit times a random sign; padding stays zero."""
     if attack == "ones":
         return np.broadcast_to(valid, payload.shape).copy()
-    return payload ^ (rng.integers(0, 256, payload.shape, dtype=np.uint8) & valid)
+    return payload ^ (noise & valid)
 
 
 def bit_mask(mechanism: Mechanism) -> NDArray[np.uint8] | None:
@@ -54,15 +66,16 @@ def bit_mask(mechanism: Mechanism) -> NDArray[np.uint8] | None:
 
 
 def cast_attacked(
-    mechanism: Mechanism, ballots: Ballots, attack: str, attackers: NDArray[np.bool_],
-    rng: np.random.Generator,
-) -> Ballots:  # fmt: skip
+    mechanism: Mechanism, ballots: Ballots, attack: str, attackers: NDArray[np.bool_], seed: int
+) -> Ballots:
     """The ballots with those of attackers replaced."""
     mask = bit_mask(mechanism)
     if mask is None or not attackers.any():
         return ballots
     payload = ballots.payload.copy()
-    payload[attackers] = attack_bits(attack, payload[attackers], rng, mask)
+    users = ballots.users[attackers].astype(np.int64)
+    noise = random_bytes(seed, ballots.round, users, payload.shape[1])
+    payload[attackers] = attack_bits(attack, payload[attackers], noise, mask)
     return Ballots(
         ballots.fingerprint, ballots.round, ballots.bits, ballots.users, payload,
         ballots.overloaded,

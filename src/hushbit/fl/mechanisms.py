@@ -39,7 +39,10 @@ def mechanism_name(name: str) -> str:
 def build_mechanism(settings: Settings, model: Model) -> Mechanism:
     """The mechanism that the settings ask for, sized for a model."""
     name = mechanism_name(settings.mechanism)
-    given = {key: getattr(settings, key) for key in OPTIONS if getattr(settings, key)}
+    options = {key: getattr(settings, key) for key in OPTIONS}
+    given = {key: value for key, value in options.items() if value is not None}
+    if not settings.rotate:
+        given.pop("rotate")
     wrong = sorted(set(given) - TAKES[name])
     if wrong:
         listed = ", ".join("--" + key.replace("_", "-") for key in wrong)

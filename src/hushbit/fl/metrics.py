@@ -44,6 +44,8 @@ def distortion(
 
 
 def _decibel(signal: float, noise: float) -> float:
+    if math.isnan(noise):
+        return math.nan
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal > 0 else -math.inf

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hushbit.coins import SimulationCoins
 from hushbit.errors import InvalidInput
-from hushbit.fl.attacks import attack_updates, bit_mask, cast_attacked
+from hushbit.fl.attacks import attack_updates, bit_mask, cast_attacked, random_bytes
 from hushbit.fl.metrics import Distortion, distortion
 from hushbit.fl.setup import Setup
 from hushbit.fl.training import evaluate, fresh_state, keep_rows, local_updates
@@ -109,8 +109,8 @@ def one_round(setup: Setup, progress: Progress) -> Round:
         bytes_up=seen.bytes_up,
         bytes_down=users.size * (before.nbytes + MODEL_KEY_BYTES),
         overload_rate=seen.overloaded / (users.size * setup.model.dim),
-        training_loss=seen.loss / users.size,
-        distortion=distortion(before, seen.total / seen.honest, estimate.mean),
+        training_loss=float(np.concatenate(seen.losses).mean(dtype=np.float64)),
+        distortion=distortion(before, seen.mean(), estimate.mean),
     )
     progress.params, progress.server, progress.average = params, server, average
     progress.round = number + 1
@@ -136,7 +136,11 @@ class _Seen:
     honest: int = 0
     bytes_up: int = 0
     overloaded: int = 0
-    loss: float = 0.0
+    losses: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def mean(self) -> NDArray[np.float64]:
+        """The true mean update of honest users; NaN in a round that has none."""
+        return self.total / self.honest if self.honest else np.full_like(self.total, np.nan)
 
 
 def _vote(
@@ -145,21 +149,23 @@ def _vote(
 ) -> None:  # fmt: skip
     settings, number = setup.settings, tally.round_key.round
     attackers = setup.attackers[users]
-    rng = np.random.default_rng([settings.seed, number, int(users[0]), 0xF11])
     with clock.phase("measure"):
         # Users are added in ascending order whatever the chunks, so the sum is reproducible.
         for row in updates[~attackers]:
             seen.total += row
         seen.honest += int((~attackers).sum())
-        seen.loss += float(losses.astype(np.float64).sum())
+        seen.losses.append(losses)
     with clock.phase("encode"):
         if attackers.any() and bit_mask(setup.mechanism) is None:
             updates = updates.copy()
-            updates[attackers] = attack_updates(settings.attack, updates[attackers], rng)
+            noise = random_bytes(settings.seed, number, users[attackers], -(-updates.shape[1] // 8))
+            updates[attackers] = attack_updates(settings.attack, updates[attackers], noise)
         keys = tally.round_key.users(users)
         ballots = setup.mechanism.encode_many(updates, keys, SimulationCoins(settings.seed))
         if attackers.any():
-            ballots = cast_attacked(setup.mechanism, ballots, settings.attack, attackers, rng)
+            ballots = cast_attacked(
+                setup.mechanism, ballots, settings.attack, attackers, settings.seed
+            )
     with clock.phase("tally"):
         tally.add_many(ballots)
     seen.bytes_up += len(ballots) * len(ballots[0].to_bytes())

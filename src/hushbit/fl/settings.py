@@ -1,6 +1,7 @@
 """Everything that decides a run, in one flat record: the options of `hushbit run`."""
 
 import dataclasses
+import json
 import math
 import tomllib
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ class Settings:
             if isinstance(value, bool):
                 text = str(value).lower()
             elif isinstance(value, str):
-                text = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+                text = json.dumps(value, ensure_ascii=False)
             elif isinstance(value, float) and math.isinf(value):
                 text = "inf"
             else:

@@ -12,33 +12,58 @@ UNIFORM_TAG = int.from_bytes(b"unif", "little")
 
 
 @njit
-def hadamard_signs(
-    key: NDArray[np.uint32], stage: int, tile: int, inside: int, signs: NDArray[np.int8]
-) -> None:
-    """signs[i, j] = s_i · (-1)^<r_i, j> for the first `inside` votes of a tile."""
-    points = signs.shape[1]
+def hadamard_tile(
+    key: NDArray[np.uint32], stage: int, points: int, tile: int, inside: int,
+    rows: NDArray[np.int32], signs: NDArray[np.int8],
+) -> None:  # fmt: skip
+    """Row r_i and sign s_i of the words s · (-1)^<r, j> of the first `inside` votes of a tile."""
     row_bits = 0
     while (1 << row_bits) < points:
         row_bits += 1
     states = np.empty(128, np.uint32)
     buffer = np.empty(128, np.uint32)
-    rows = np.zeros(row_bits * TILE_WORDS, np.uint64)
+    planes = np.zeros(row_bits * TILE_WORDS, np.uint64)
     fill_states(states, key, WORD_TAG, stage, 0, 0)
     draw_plane(states, 0, tile * 8, buffer)
     sign = buffer.view(np.uint64).copy()
     if row_bits == 1:
-        rows[:] = ~np.uint64(0)
+        planes[:] = ~np.uint64(0)
     else:
-        draw_rows(states, row_bits, tile, inside, buffer, rows)
+        draw_rows(states, row_bits, tile, inside, buffer, planes)
     for i in range(inside):
-        w = i // 64
         shift = np.uint64(i % 64)
+        row = 0
+        for bit in range(row_bits):
+            drawn = (planes[bit * TILE_WORDS + i // 64] >> shift) & np.uint64(1)
+            row |= np.int64(drawn) << bit
+        rows[i] = row
+        signs[i] = np.int8(2 * np.int64((sign[i // 64] >> shift) & np.uint64(1)) - 1)
+
+
+@njit
+def row_sign(row: int, point: int) -> int:
+    """(-1)^<row, point>, the parity of the bits that both have."""
+    both = row & point
+    both ^= both >> 16
+    both ^= both >> 8
+    both ^= both >> 4
+    both ^= both >> 2
+    both ^= both >> 1
+    return 1 - 2 * (both & 1)
+
+
+@njit
+def hadamard_signs(
+    key: NDArray[np.uint32], stage: int, tile: int, inside: int, signs: NDArray[np.int8]
+) -> None:
+    """signs[i, j] = s_i · (-1)^<r_i, j> for the first `inside` votes of a tile."""
+    points = signs.shape[1]
+    rows = np.empty(TILE_VOTES, np.int32)
+    first = np.empty(TILE_VOTES, np.int8)
+    hadamard_tile(key, stage, points, tile, inside, rows, first)
+    for i in range(inside):
         for j in range(points):
-            bit = sign[w] >> shift
-            for b in range(row_bits):
-                if (j >> b) & 1:
-                    bit ^= rows[b * TILE_WORDS + w] >> shift
-            signs[i, j] = np.int8(2 * np.int64(bit & np.uint64(1)) - 1)
+            signs[i, j] = np.int8(np.int64(first[i]) * row_sign(np.int64(rows[i]), j))
 
 
 @njit

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hushbit.kernels.chacha import blocks8, fill_states
 from hushbit.kernels.jit import njit
-from hushbit.kernels.signs import TILE_VOTES, tile_signs
+from hushbit.kernels.signs import TILE_VOTES, hadamard_tile, row_sign, uniform_signs
 
 PACK = 0x0102040810204080
 COINS = 128  # 32-bit coins in eight ChaCha20 blocks
@@ -81,14 +81,20 @@ def cast_corners(
 ) -> None:  # fmt: skip
     """One user's bits of one stage, from the corners and weights of each block's rounding."""
     votes, corners = index.shape
-    signs = np.empty((TILE_VOTES, points), np.int8)
+    rows = np.empty(TILE_VOTES, np.int32)
+    first = np.empty(TILE_VOTES, np.int8)
+    signs = np.empty((1 if hadamard else TILE_VOTES, points), np.int8)
     flags = np.zeros(TILE_VOTES, np.uint8)
     states = np.empty(COINS, np.uint32)
     fresh = np.empty(COINS, np.uint32)
     fill_states(states, coin, coin_tag, stage, 0, 0)
     for start in range(0, votes, TILE_VOTES):
         inside = min(TILE_VOTES, votes - start)
-        tile_signs(key, stage, hadamard, start // TILE_VOTES, inside, signs)
+        tile = start // TILE_VOTES
+        if hadamard:
+            hadamard_tile(key, stage, points, tile, inside, rows, first)
+        else:
+            uniform_signs(key, stage, tile, inside, signs)
         flags[:] = np.uint8(0)
         for i in range(inside):
             if i % COINS == 0:
@@ -97,7 +103,12 @@ def cast_corners(
                 blocks8(states, fresh)
             lean = 0.0
             for c in range(corners):
-                lean += weight[start + i, c] * np.float64(signs[i, index[start + i, c]])
+                point = np.int64(index[start + i, c])
+                if hadamard:
+                    sign = np.int64(first[i]) * row_sign(np.int64(rows[i]), point)
+                else:
+                    sign = np.int64(signs[i, point])
+                lean += weight[start + i, c] * np.float64(sign)
             value = min(max(np.rint(lean * half), -half), half)
             drawn = np.float64(np.int32(fresh[i % COINS] ^ np.uint32(0x80000000)))
             flags[i] = np.uint8(drawn < value)

@@ -1,5 +1,6 @@
 """The run directory: configuration, metrics as they come, checkpoint, environment, summary."""
 
+import contextlib
 import importlib.metadata
 import json
 import math
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.errors import DamagedFile, InvalidInput
+from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.files import write_text, write_whole
 from hushbit.fl.rounds import Progress, Round
 from hushbit.fl.settings import Settings, read_settings
-from hushbit.files import write_text, write_whole
 
-CONFIG, METRICS, CHECKPOINT = "config.toml", "metrics.jsonl", "checkpoint.npz"
+CONFIG, ENVIRONMENT = "config.toml", "environment.json"
+METRICS, CHECKPOINT = "metrics.jsonl", "checkpoint.npz"
 GROUPS = ("server", "local", "average")
 
 
@@ -27,22 +29,50 @@ class Record:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._made: list[Path] = []
 
     def begin(self, settings: Settings, notes: Mapping[str, Any]) -> None:
-        """Make the folder and write what the run is; refuses a folder that holds another run."""
+        """Make the folder and write what the run is; refuses a folder that is not empty."""
+        self.refuse_full()
+        self._made = _missing_folders(self.folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            self.withdraw()
             raise InvalidInput(f"{self.folder} cannot be a run folder: {error}") from error
+        try:
+            # The configuration comes first: from then on a killed run can be resumed.
+            write_text(self.folder / CONFIG, settings.to_toml())
+            self._write_start(notes)
+        except HushbitError:
+            self.withdraw()
+            raise
+
+    def refuse_full(self) -> None:
+        """Refuse a folder that holds a run, or anything else but what a kill left unnamed."""
         if (self.folder / CONFIG).exists():
             raise InvalidInput(
                 f"{self.folder} already holds a run: go on with --resume, or name another folder"
             )
-        if any(self.folder.iterdir()):
+        try:
+            names = [path.name for path in self.folder.iterdir()] if self.folder.exists() else []
+        except OSError as error:
+            raise InvalidInput(f"{self.folder} cannot be a run folder: {error}") from error
+        if any(not name.startswith(".") for name in names):
             raise InvalidInput(f"{self.folder} is not empty: name a new folder for the run")
-        write_text(self.folder / "environment.json", _json(environment() | dict(notes)))
-        write_text(self.folder / METRICS, "")
-        write_text(self.folder / CONFIG, settings.to_toml())
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether a round was kept."""
+        return (self.folder / CHECKPOINT).exists()
+
+    def withdraw(self) -> None:
+        """Take back what `begin` made, for a run that failed before its first round was kept."""
+        for name in (CONFIG, ENVIRONMENT, METRICS):
+            (self.folder / name).unlink(missing_ok=True)
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
     def settings(self) -> Settings:
         """The settings of the run in this folder."""
@@ -60,43 +90,46 @@ class Record:
                 os.fsync(file.fileno())
         except OSError as error:
             raise DamagedFile(f"{self.folder / METRICS} cannot be written: {error}") from error
-        arrays: dict[str, Any] = {"round": np.array(progress.round), "params": progress.params}
-        for group in GROUPS:
-            state: Mapping[str, NDArray[Any]] = getattr(progress, group)
-            arrays |= {f"{group} {name}": array for name, array in state.items()}
+        arrays: dict[str, Any] = {"round": np.array(progress.round), **_arrays(progress)}
         write_whole(self.folder / CHECKPOINT, lambda file: np.savez(file, **arrays))
 
-    def resume(self, fresh: Progress) -> Progress:
+    def resume(self, fresh: Progress, notes: Mapping[str, Any]) -> Progress:
         """The last checkpoint; metrics of rounds that it does not hold are dropped."""
         path = self.folder / CHECKPOINT
+        progress = _checkpoint(path, fresh) if path.exists() else fresh
+        for scratch in self.folder.glob(f".{CHECKPOINT}.*"):
+            scratch.unlink(missing_ok=True)
         if not path.exists():
-            write_text(self.folder / METRICS, "")
-            return fresh
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            number, params = int(arrays.pop("round")), arrays.pop("params")
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise DamagedFile(f"{path} is damaged: {error}; start the run again") from error
-        if params.shape != fresh.params.shape or params.dtype != fresh.params.dtype:
-            raise DamagedFile(f"{path} is of another model; start the run again")
-        groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-        for name, array in arrays.items():
-            group, _, key = name.partition(" ")
-            groups.setdefault(group, {})[key] = array
-        kept = [row for row in self.rows() if row["round"] <= number]
+            self._write_start(notes)
+            return progress
+        kept = [row for row in self.rows() if row["round"] <= progress.round]
+        if [row["round"] for row in kept] != list(range(1, progress.round + 1)):
+            raise DamagedFile(
+                f"{self.folder / METRICS} lacks rounds that {CHECKPOINT} holds; start the run again"
+            )
         write_text(self.folder / METRICS, "".join(json.dumps(row) + "\n" for row in kept))
-        return Progress(number, params, groups["server"], groups["local"], groups["average"])
+        return progress
 
     def rows(self) -> list[dict[str, Any]]:
         """The metrics so far; a line that a kill cut short is left out."""
-        rows = []
-        for line in (self.folder / METRICS).read_text(encoding="utf-8").splitlines():
+        rows: list[dict[str, Any]] = []
+        try:
+            text = (self.folder / METRICS).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise DamagedFile(f"{self.folder / METRICS} cannot be read: {error}") from error
+        for line in text.splitlines():
             try:
-                rows.append(json.loads(line))
+                row = json.loads(line)
             except json.JSONDecodeError:
                 break
+            if not isinstance(row, dict) or type(row.get("round")) is not int:
+                break
+            rows.append(row)
         return rows
+
+    def _write_start(self, notes: Mapping[str, Any]) -> None:
+        write_text(self.folder / ENVIRONMENT, _json(environment() | dict(notes)))
+        write_text(self.folder / METRICS, "")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, and the metrics once more as Parquet."""
@@ -110,6 +143,41 @@ class Record:
         ]
         table = pa.Table.from_pylist(rows)
         write_whole(self.folder / "metrics.parquet", lambda file: pq.write_table(table, file))
+
+
+def _checkpoint(path: Path, fresh: Progress) -> Progress:
+    """Read a checkpoint that has the arrays of a fresh start, with the same shapes."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        number = int(arrays.pop("round"))
+    except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError,
+            zipfile.BadZipFile) as error:  # fmt: skip
+        raise DamagedFile(f"{path} is damaged: {error}; start the run again") from error
+    wanted = _arrays(fresh)
+    shapes = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    if number < 1 or shapes != {name: (a.shape, a.dtype) for name, a in wanted.items()}:
+        raise DamagedFile(f"{path} is of another model or server; start the run again")
+    groups: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    params = arrays.pop("params")
+    for name, array in arrays.items():
+        group, _, key = name.partition(" ")
+        groups[group][key] = array
+    return Progress(number, params, groups["server"], groups["local"], groups["average"])
+
+
+def _arrays(progress: Progress) -> dict[str, NDArray[Any]]:
+    """The arrays of a checkpoint by name."""
+    arrays: dict[str, NDArray[Any]] = {"params": progress.params}
+    for group in GROUPS:
+        state: Mapping[str, NDArray[Any]] = getattr(progress, group)
+        arrays |= {f"{group} {name}": array for name, array in state.items()}
+    return arrays
+
+
+def _missing_folders(folder: Path) -> list[Path]:
+    """The folder and its parents that do not exist yet, innermost first."""
+    return [place for place in (folder, *folder.parents) if not place.exists()]
 
 
 def environment() -> dict[str, Any]:

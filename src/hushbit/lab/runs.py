@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from hushbit.errors import HushbitError
 from hushbit.fl.rounds import Round, run_rounds, start
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import Setup, prepare
@@ -21,20 +22,28 @@ def run(
     """Run (or go on with) a federation; the summary, with the rounds under "history"."""
     begun = time.perf_counter()
     record = None if out is None else Record(out)
+    if record is not None and not resume:
+        record.refuse_full()
     setup = prepare(settings, data)
     progress = start(setup)
+    notes = {"coins": "SimulationCoins", "start": setup.model.note}
     history: list[dict[str, Any]] = []
     if record is not None and resume:
-        progress = record.resume(progress)
+        progress = record.resume(progress, notes)
         history = record.rows()
     elif record is not None:
-        record.begin(settings, {"coins": "SimulationCoins", "start": setup.model.note})
-    for made in run_rounds(setup, progress):
-        if record is not None:
-            record.save(progress, made)
-        if watch is not None:
-            watch(setup, made)
-        history.append(made.row())
+        record.begin(settings, notes)
+    try:
+        for made in run_rounds(setup, progress):
+            if record is not None:
+                record.save(progress, made)
+            if watch is not None:
+                watch(setup, made)
+            history.append(made.row())
+    except HushbitError:
+        if record is not None and not resume and not record.has_checkpoint:
+            record.withdraw()
+        raise
     summary = summarise(setup, history) | {"seconds": time.perf_counter() - begun}
     if record is not None:
         record.finish(summary)

@@ -7,7 +7,7 @@ Two-point mechanisms get updates far beyond radius and clip, so that a missing c
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,15 @@ class Finding:
 
 @dataclass
 class _World:
-    """What was counted while all ballots held one of the two updates: its size is fixed."""
+    """What was counted while all ballots held one of the two updates: its size is fixed.
 
-    messages: tuple[Counts, Counts]
-    bits: Counts = field(default_factory=lambda: np.zeros(2, np.int64))
-    repeats: Counts = field(default_factory=lambda: np.zeros(2, np.int64))
+    `messages` holds how many ballots had each score, apart for learning and testing; `bits` and
+    `repeats` hold (hits, trials) of each stage.
+    """
+
+    messages: Counts
+    bits: Counts
+    repeats: Counts
 
 
 def audit(
@@ -80,15 +84,16 @@ def audit(
         raise InvalidInput(f"confidence must lie between 0 and 1; got {confidence!r}")
     cast = encoder or (lambda updates, keys: mechanism.encode_many(updates, keys))
     worlds = [_attack(target, which, trials, cast, progress) for which in (0, 1)]
-    guarantee = mechanism.guarantee
-    single = Bound(guarantee.epsilon_per_bit, 0.0, "one bit")
-    again = Bound(guarantee.epsilon_per_bit, 0.0, "one bit, coins of the ballot before known")
-    whole_message = Bound(guarantee.epsilon_per_message(delta), delta, "whole message")
-    return [
-        _finding(single, [world.bits for world in worlds], confidence),
-        _finding(again, [world.repeats for world in worlds], confidence),
-        _finding(whole_message, _above_threshold(worlds, delta), confidence),
-    ]
+    findings = []
+    for stage, epsilon in enumerate(target.epsilons):
+        name = f"one bit of stage {stage + 1}" if len(target.epsilons) > 1 else "one bit"
+        again = Bound(epsilon, 0.0, f"{name}, last coins known")
+        findings += [
+            _finding(Bound(epsilon, 0.0, name), [w.bits[stage] for w in worlds], confidence),
+            _finding(again, [w.repeats[stage] for w in worlds], confidence),
+        ]
+    message = Bound(mechanism.guarantee.epsilon_per_message(delta), delta, "whole message")
+    return [*findings, _finding(message, _above_threshold(worlds, delta), confidence)]
 
 
 def _attack(
@@ -96,8 +101,9 @@ def _attack(
     progress: Callable[[float], None] | None,
 ) -> _World:  # fmt: skip
     """Encode one update of each pair again and again, and keep counts only."""
-    span = target.bits + 1
-    world = _World((np.zeros(span, np.int64), np.zeros(span, np.int64)))
+    stages = len(target.epsilons)
+    scores, rates = (2, stages * target.votes + 1), (2, stages, 2)
+    world = _World(np.zeros(scores, np.int64), *np.zeros(rates, np.int64))
     key = RoundKey(secret=bytes(32), round=which)
     chunk = max(LEARNING_SHARE, CHUNK_CELLS // target.cells)
     for start in range(0, ballots, chunk):
@@ -113,12 +119,14 @@ def _attack(
 def _count(world: _World, bits: Bits, first: Bits, which: int) -> None:
     """`first` holds the bits of the first update before the noise; the second has the opposite."""
     agrees = bits == first
-    world.bits += (int(agrees.sum()), agrees.size)
-    # Coins used again show where the same bit was told truly just before.
     told = agrees if which == 0 else ~agrees
+    # Coins used again show where the same bit was told truly just before.
     known = told[:-1] & (first[1:] == first[:-1])
-    world.repeats += (int(agrees[1:][known].sum()), int(known.sum()))
-    score = agrees.sum(axis=1)
+    for stage in range(len(world.bits)):
+        said, seen = agrees[:, stage], known[:, stage]
+        world.bits[stage] += (int(said.sum()), said.size)
+        world.repeats[stage] += (int(said[1:][seen].sum()), int(seen.sum()))
+    score = agrees.sum(axis=(1, 2))
     learning = np.arange(len(score)) % LEARNING_SHARE == 0
     for part, chosen in zip(world.messages, (learning, ~learning), strict=True):
         part += np.bincount(score[chosen], minlength=part.size)

@@ -8,7 +8,7 @@ from hushbit.checks import real, whole
 from hushbit.errors import InvalidInput
 
 _CHUNK = 4096
-_PRECISION = 1e-10
+_PRECISION = 1e-8
 
 
 def lower_rate(hits: int, trials: int, confidence: float) -> float:
@@ -18,13 +18,13 @@ def lower_rate(hits: int, trials: int, confidence: float) -> float:
     0.8363
     """
     hits, trials = _checked(hits, trials, confidence)
-    return _bound(hits, trials, confidence)[0]
+    return _bound(hits, trials, confidence)
 
 
 def upper_rate(hits: int, trials: int, confidence: float) -> float:
     """The mirror image: rates above it are refused with the given confidence."""
     hits, trials = _checked(hits, trials, confidence)
-    return 1 - _bound(trials - hits, trials, confidence)[0]
+    return 1 - _bound(trials - hits, trials, confidence)
 
 
 def log_tail(hits: int, trials: int, rate: float) -> float:
@@ -70,16 +70,18 @@ def _checked(hits: int, trials: int, confidence: float) -> tuple[int, int]:
     return hits, trials
 
 
-def _bound(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """A bracket of the lower bound; its lower end errs on the safe side."""
+def _bound(hits: int, trials: int, confidence: float) -> float:
+    """The lower bound, by bisection from the safe side."""
     if hits == 0:
-        return 0.0, 0.0
+        return 0.0
     risk = math.log1p(-confidence)
     low, high = 0.0, 1.0
-    while high - low > _PRECISION * high:
+    while high - low > _PRECISION * min(high, 1 - low):
         middle = (low + high) / 2
+        if middle in (low, high):
+            break
         if log_tail(hits, trials, middle) < risk:
             low = middle
         else:
             high = middle
-    return low, high
+    return low

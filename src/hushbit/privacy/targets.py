@@ -32,9 +32,9 @@ class Target:
         return self.mechanism.report if isinstance(self.mechanism, Subset) else self.inner.blocks
 
     @property
-    def bits(self) -> int:
-        """Bits of a ballot."""
-        return self.votes * len(self.inner.stages)
+    def epsilons(self) -> tuple[float, ...]:
+        """The claim for one bit of each stage."""
+        return tuple(stage.response.epsilon for stage in self.inner.stages)
 
     @property
     def cells(self) -> int:
@@ -47,9 +47,12 @@ class Target:
         return self.inner.counts == (2,) and self.inner.block_size == 1
 
     def pair(self, keys: UserKeys, which: int) -> tuple[NDArray[np.float64], Bits]:
-        """Updates for these keys, the first (0) or second (1) of each pair; bits of the first."""
+        """Updates for these keys, the first (0) or second (1) of each pair; bits of the first.
+
+        Bits have shape (users, stages, votes).
+        """
         signs = [self._signs(stage, keys) for stage in self.inner.stages]
-        first = np.concatenate([sign[0] for sign in signs], axis=1)
+        first = np.stack([sign[0] for sign in signs], axis=1)
         if self.two_scalars:
             side = self.inner.quantizer.points.positions[which, 0]
             return np.full((len(keys), self.mechanism.dim), FAR * side), first > 0
@@ -62,7 +65,7 @@ class Target:
         return places.reshape(len(keys), -1), first > 0
 
     def unpacked(self, payload: NDArray[np.uint8]) -> Bits:
-        """The bits of many ballots, stage after stage."""
+        """The bits of many ballots, (users, stages, votes)."""
         step = (self.votes + 7) // 8
         parts = [
             np.unpackbits(
@@ -70,7 +73,7 @@ class Target:
             )
             for s in range(len(self.inner.stages))
         ]
-        return np.concatenate(parts, axis=1).astype(np.bool_)
+        return np.stack(parts, axis=1).astype(np.bool_)
 
     def _signs(self, stage: Stage, keys: UserKeys) -> NDArray[np.int8]:
         """Words of a stage, (points, users, votes)."""

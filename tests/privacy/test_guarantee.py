@@ -1,0 +1,176 @@
+"""Every unit side by side, for every mechanism, and nothing that hides the unit."""
+
+import math
+import re
+
+import pytest
+
+import hushbit as hb
+from hushbit.baselines import Laplace
+from hushbit.errors import InvalidInput
+from hushbit.privacy import guarantee as module
+from hushbit.privacy.bits import delta_of, epsilon_of
+from hushbit.privacy.guarantee import Guarantee, rounds_counted
+from hushbit.privacy.intervals import log_tail
+from hushbit.privacy.mixed import epsilon_of_mixed
+from hushbit.privacy.renyi import epsilon_of_renyi
+from hushbit.privacy.zcdp import epsilon_of_zcdp
+
+MODELS = [(7850, "3925", "117750"), (25818, "12909", "387270"), (6422, "3211", "96330"),
+          (9422, "4711", "141330"), (169578, "84789", "2543670")]  # fmt: skip
+MECHANISMS = [
+    hb.CPA(1, 0.5, 1.0),
+    hb.CPA(7850, 0.5, 1.0),
+    hb.CPA(10, math.inf, 1.0),
+    hb.CPA(800, 0.5, 1.0, clip=1.0),
+    hb.CPA(800, 0.5, 1.0, lattice="E8", points=16),
+    hb.NestedCPA(100, (0.5, 1.0), 1.0, stages=(2, 8)),
+    hb.Subset(hb.CPA(100, 2.0, 1.0), 2),
+    hb.Rotated(hb.CPA(100, 2.0, 1.0)),
+    Laplace(100, 0.5, 1.0),
+]
+
+
+def of_bits(*groups: tuple[float, int], **more: float) -> Guarantee:
+    bits = sum(count for _, count in groups)
+    return Guarantee(groups, dim=bits, message_bits=bits, k_anonymity=1, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("dim", "message", "run"), MODELS)
+def test_pure_levels_of_the_published_models(dim: int, message: str, run: str) -> None:
+    found = hb.CPA(dim, 0.5, 1.0).guarantee
+    assert f"{found.epsilon_per_message():.0f}" == message
+    assert f"{found.epsilon_per_run(30):.0f}" == run
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.description["mechanism"])
+def test_repr_names_every_unit(mechanism: hb.Mechanism) -> None:
+    for text in (repr(mechanism), repr(mechanism.guarantee), str(mechanism.guarantee)):
+        unit = mechanism.guarantee.unit
+        for words in (f"per {unit}", "per message", "per run of 100 rounds taken part"):
+            assert words in text
+        assert text.count("at delta 1e-05") == 2
+        assert not re.search(r"epsilon [^,]*per round", text)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.description["mechanism"])
+def test_report_has_every_unit_with_its_proof(mechanism: hb.Mechanism) -> None:
+    levels = mechanism.guarantee.levels(30, delta=1e-5)
+    assert [level.delta for level in levels] == [0.0, 0.0, 1e-5, 0.0, 1e-5]
+    assert all(level.proof for level in levels)
+    assert levels[0].epsilon <= levels[1].epsilon <= levels[3].epsilon
+    assert levels[2].epsilon <= levels[1].epsilon
+    text = mechanism.guarantee.report(30, delta=1e-5)
+    for level in levels:
+        assert level.unit in text
+        assert level.proof in text
+    assert "k = " in text
+    assert "no substitute" in text
+
+
+def test_each_rule_wins_where_it_is_smallest() -> None:
+    assert of_bits((0.5, 10)).bound(1, 0.0).method == "sum over bits"
+    assert of_bits((0.5, 1000)).bound(1, 1e-5).method == "exact composition"
+    assert of_bits((0.5, 1000), rho=0.1).bound(1, 1e-5).method == "l2 clip, zCDP"
+    assert of_bits((0.5, 4), rho=9.0).bound(1, 1e-5).method == "exact composition"
+
+
+def test_bounds_are_those_of_the_rules() -> None:
+    assert of_bits((0.5, 100)).epsilon_per_run(3, 1e-5) == epsilon_of(0.5, 300, 1e-5)
+    mixed = epsilon_of_mixed([(0.5, 300), (1.0, 150)], 1e-5)
+    assert of_bits((0.5, 100), (1.0, 50)).epsilon_per_run(3, 1e-5) == mixed
+    clipped = of_bits((0.5, 10**6), rho=0.2)
+    assert clipped.epsilon_per_run(7, 1e-6) == epsilon_of_zcdp(0.2 * 7, 1e-6)
+    assert of_bits((0.5, 100)).bound(0, 1e-5).epsilon == 0
+
+
+def test_nothing_private_costs_infinity() -> None:
+    found = of_bits((math.inf, 10))
+    assert math.isinf(found.epsilon_per_message(1e-5))
+    assert "inf per message" in found.line()
+
+
+def test_more_bits_than_exact_composition_takes_are_still_bounded() -> None:
+    found = of_bits((0.01, 10**6)).bound(10**5, 1e-5)
+    assert found.method == "Renyi orders"
+    assert found.epsilon < 0.01 * 10**11
+
+
+@pytest.mark.parametrize(("per_bit", "bits"), [(0.5, 10), (0.5, 1000), (2.0, 1000),
+                                               (1e-4, 10**6), (0.5, 7850), (5.0, 3)])  # fmt: skip
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
+def test_renyi_orders_are_never_below_the_exact_bound(
+    per_bit: float, bits: int, delta: float
+) -> None:
+    exact = epsilon_of(per_bit, bits, delta)
+    quick = epsilon_of_renyi([(per_bit, bits)], delta)
+    assert quick >= exact * (1 - 1e-12)
+    assert min(quick, per_bit * bits) <= 1.5 * exact
+
+
+def test_a_display_never_composes_millions_of_bits_exactly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(per_bit: float, bits: int, delta: float) -> float:
+        assert delta == 0 or bits <= module.QUICK_BITS
+        return epsilon_of(per_bit, bits, delta)
+
+    monkeypatch.setattr(module, "epsilon_of", refuse)
+    assert "per message" in repr(hb.CPA(1_234_567, 0.5, 1.0))
+
+
+def test_k_of_each_stage_and_its_decay() -> None:
+    found = Guarantee(((0.5, 20),), 10, 20, 8, points=(4, 8))
+    text = found.anonymity(3)
+    assert "k = 8" in text
+    assert "stages: 2 x 4" in text
+    assert f"{1.111 * 1.551:.3f}"[:4] in text
+    assert "decays over rounds" in of_bits((0.5, 20)).anonymity(3)
+
+
+def test_rounds_taken_part_in_are_what_counts() -> None:
+    found = of_bits((0.5, 100))
+    assert found.run_bound(30, 1e-5, 3) == found.bound(3, 1e-5)
+    assert found.run_bound(30, 1e-5) == found.bound(30, 1e-5)
+    assert found.run_bound(30, 1e-5, 1.0) == found.bound(30, 1e-5)
+    assert found.run_bound(30, 0.0, 0.1) == found.bound(30, 0.0)
+    assert found.epsilon_per_run(30, 1e-5, 0) == 0
+    assert "3 taken part in" in found.report(30, delta=1e-5, participation=3)
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.1, 0.5, 0.9])
+def test_a_probability_counts_rounds_beyond_which_only_delta_lies(chance: float) -> None:
+    counted, left, more = rounds_counted(200, 1e-4, chance)
+    assert left + more == 1e-4
+    assert log_tail(counted + 1, 200, chance) <= math.log(5e-5)
+    assert log_tail(counted, 200, chance) > math.log(5e-5)
+    assert counted > chance * 200
+
+
+@pytest.mark.parametrize("delta", [1e-3, 0.02, 0.2])
+def test_random_participation_keeps_its_promise_exactly(delta: float) -> None:
+    """The true delta of a run, summed over how often the user takes part, at the stated epsilon."""
+    found, rounds, chance = of_bits((1.0, 3)), 12, 0.2
+    epsilon = found.run_bound(rounds, delta, chance).epsilon
+    true = sum(
+        math.comb(rounds, j) * chance**j * (1 - chance) ** (rounds - j)
+        * (delta_of(1.0, 3 * j, epsilon) if j else 0.0)
+        for j in range(rounds + 1)
+    )  # fmt: skip
+    assert true <= delta
+    assert epsilon < found.bound(rounds, delta).epsilon
+
+
+@pytest.mark.parametrize("wrong", [-1, 31, True, "3", 0.0, 1.5, math.nan, math.inf, -0.5])
+def test_wrong_participation_is_refused(wrong: float) -> None:
+    with pytest.raises(InvalidInput):
+        of_bits((0.5, 10)).run_bound(30, 1e-5, wrong)
+
+
+@pytest.mark.parametrize(("rounds", "delta"), [(-1, 1e-5), (1.5, 1e-5), (True, 1e-5), (1, 1.0),
+                                               (1, -0.1), (1, math.nan), (1, "x")])  # fmt: skip
+def test_wrong_rounds_and_deltas_are_refused(rounds: int, delta: float) -> None:
+    with pytest.raises(InvalidInput):
+        of_bits((0.5, 10)).bound(rounds, delta)
+    with pytest.raises(InvalidInput):
+        of_bits((0.5, 10)).report(rounds, delta=delta)

@@ -1,0 +1,226 @@
+"""CPA as a user sees it: construction, refusals, clipping, scaling and what it promises."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hushbit as hb
+from hushbit.cpa import clipped
+
+KEY = hb.RoundKey(bytes(32), 3)
+GOOD = {"dim": 6, "epsilon_per_bit": 0.5, "radius": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("dim", [0, -1, 1.0, True, "6", None, 2**40]),
+        ("epsilon_per_bit", [0, -1, math.nan, -math.inf, "0.5", True, None, [0.5], 1e-12]),
+        ("radius", [0, -1, math.nan, math.inf, "1", True, None, 1e-200, 1e200]),
+        ("points", [1, 0, -2, 2.0, True, "2", 5000, [4]]),
+        ("lattice", ["E9", None, 5, [[1], [2, 3]], [[1.0, 0.0], [0.0, math.nan]], [[0.0] * 2] * 2,
+                     [], "E8", [[1.0]]]),
+        ("rounding", ["up", 5, True]),
+        ("words", ["gold", 5]),
+        ("preset", ["best", None, 5]),
+        ("clip", [0, -1, math.nan, math.inf, "1", True]),
+    ],
+)  # fmt: skip
+def test_wrong_parameters(name: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(hb.InvalidInput) as caught:
+            hb.CPA(**(GOOD | {name: value}))  # type: ignore[arg-type]
+        assert len(str(caught.value)) > 20
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"stages": None}, {"stages": (4,)}, {"stages": (2, 1)}, {"stages": "22"}, {"stages": (2, 2.0)},
+     {"stages": (2, 2), "epsilon_per_bit": (0.5,)}, {"stages": (2, 2), "epsilon_per_bit": "ab"},
+     {"stages": (2, 2), "epsilon_per_bit": (0.5, 0)}, {"stages": (2, 3), "lattice": "A2"},
+     {"stages": (2, 2, 2), "epsilon_per_bit": (1, 1)}, {"stages": (2, 3), "words": "hadamard"}],
+)  # fmt: skip
+def test_wrong_stages(more: dict[str, object]) -> None:
+    with pytest.raises(hb.InvalidInput):
+        hb.NestedCPA(**(GOOD | more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("epsilon_missing", [hb.CPA, hb.NestedCPA])
+def test_privacy_parameters_have_no_defaults(epsilon_missing: type) -> None:
+    with pytest.raises(TypeError):
+        epsilon_missing(dim=6, radius=1.0)
+    with pytest.raises(TypeError):
+        epsilon_missing(dim=6, epsilon_per_bit=1.0)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [np.zeros(5), np.zeros(7), np.zeros((1, 6)), np.zeros((6, 1)), [], 0.0, None, "text",
+     ["a"] * 6, [None] * 6, np.zeros(6, dtype=complex), np.zeros(6, dtype=bool), [[1], [2, 3]],
+     [0, 0, math.nan, 0, 0, 0], [math.inf] * 6, [0, 0, 0, 0, 0, -math.inf], {}],
+    ids=str,
+)  # fmt: skip
+def test_wrong_updates(update: object) -> None:
+    for mechanism in (hb.CPA(**GOOD), hb.CPA(**GOOD, points=4), hb.Rotated(hb.CPA(**GOOD))):
+        with pytest.raises(hb.InvalidInput, match="update"):
+            mechanism.encode(update, KEY.user(1))
+
+
+def test_wrong_batches() -> None:
+    mechanism = hb.CPA(**GOOD)
+    keys = KEY.users([1, 2])
+    for updates in (np.zeros((3, 6)), np.zeros((1, 6)), np.zeros(6), np.zeros((2, 2, 6)), None):
+        with pytest.raises(hb.InvalidInput):
+            mechanism.encode_many(updates, keys)
+    broken = np.zeros((2, 6))
+    broken[1, 3] = math.nan
+    with pytest.raises(hb.InvalidInput, match="row 1"):
+        mechanism.encode_many(broken, keys)
+    for wrong in (None, KEY, [], b"key", [KEY.user(1), None]):
+        with pytest.raises(hb.InvalidInput, match="keys"):
+            mechanism.encode_many(np.zeros((2, 6)), wrong)  # type: ignore[arg-type]
+    for wrong in (None, KEY, KEY.users([1]), b"key", 5):
+        with pytest.raises(hb.InvalidInput, match="key must come"):
+            mechanism.encode(np.zeros(6), wrong)  # type: ignore[arg-type]
+    assert len(mechanism.encode_many(np.zeros((0, 6)), KEY.users([]))) == 0
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, ">f8", np.int32, np.uint8])
+@pytest.mark.parametrize("points", [2, 4])
+def test_kinds_and_layouts_of_updates_do_not_matter(kind: str, points: int) -> None:
+    mechanism = hb.CPA(dim=6, epsilon_per_bit=0.5, radius=2.0, points=points)
+    values = np.array([[0, 1, 2, 0, 1, 2], [2, 1, 0, 2, 1, 0]])
+    expected = mechanism.encode_many(values.astype(float), KEY.users([1, 2]), hb.SeededCoins(1))
+    turned = np.asfortranarray(values.astype(kind))
+    for form in (values.astype(kind), turned, values.astype(kind)[::-1][::-1], values.tolist()):
+        ballots = mechanism.encode_many(form, KEY.users([1, 2]), hb.SeededCoins(1))
+        assert list(ballots) == list(expected)
+
+
+@pytest.mark.parametrize("points", [2, 3, 4])
+@pytest.mark.parametrize("radius", [0.05, 1.1, 3e-5, 1e-100, 1e100])
+def test_overload_is_counted_beyond_the_radius_only(points: int, radius: float) -> None:
+    mechanism = hb.CPA(dim=6, epsilon_per_bit=0.5, radius=radius, points=points)
+    assert mechanism.unbiased_radius == pytest.approx(radius)
+    inside = np.array([radius, -radius, 0, radius / 2, -radius / 3, radius])
+    assert mechanism.encode(inside, KEY.user(1)).overloaded == 0
+    beyond = inside * np.array([1.001, 1.001, 1, 1, 1, -5])
+    assert mechanism.encode(beyond, KEY.user(1)).overloaded == 3
+    assert mechanism.encode(np.full(6, 1e308), KEY.user(1)).overloaded == 6
+
+
+def test_without_flips_the_outermost_points_are_told_exactly() -> None:
+    mechanism = hb.CPA(dim=500, epsilon_per_bit=math.inf, radius=1.0)
+    update = np.where(np.arange(500) % 3, 1.0, -1.0)
+    tally = mechanism.tally(KEY)
+    tally.add(mechanism.encode(update, KEY.user(1)))
+    assert np.allclose(mechanism.estimate(tally).mean, update, rtol=1e-12)
+
+
+def test_fingerprints_tell_mechanisms_apart() -> None:
+    variants = [
+        hb.CPA(**GOOD), hb.CPA(**(GOOD | {"dim": 7})), hb.CPA(**(GOOD | {"radius": 2.0})),
+        hb.CPA(**(GOOD | {"epsilon_per_bit": 0.6})), hb.CPA(**GOOD, points=4),
+        hb.CPA(**GOOD, words="uniform"), hb.CPA(**GOOD, rounding="nearest"),
+        hb.CPA(**GOOD, preset="paper"), hb.CPA(**GOOD, clip=1.0),
+        hb.CPA(**GOOD, points=7, lattice="A2"), hb.NestedCPA(**GOOD, stages=(2, 2)),
+        hb.Rotated(hb.CPA(**GOOD)), hb.Subset(hb.CPA(**GOOD), 2), hb.Subset(hb.CPA(**GOOD), 3),
+        hb.CPA(**(GOOD | {"epsilon_per_bit": math.inf})),
+    ]  # fmt: skip
+    assert len({m.fingerprint for m in variants}) == len(variants)
+    assert len(set(variants)) == len(variants)
+    assert hb.CPA(**GOOD) == hb.CPA(**GOOD)
+    assert hash(hb.CPA(**GOOD)) == hash(hb.CPA(**GOOD))
+    assert hb.CPA(**GOOD) != "CPA"
+    for mechanism in variants:
+        json.dumps(mechanism.description, allow_nan=False)
+        assert "epsilon" in repr(mechanism)
+
+
+def test_scaling() -> None:
+    for mechanism in (hb.CPA(**GOOD, points=4), hb.NestedCPA(**GOOD, stages=(2, 4)),
+                      hb.CPA(**GOOD, preset="authors"),
+                      hb.CPA(**GOOD, points=16, lattice="E8")):  # fmt: skip
+        half = mechanism.at_scale(0.5)
+        assert type(half) is type(mechanism)
+        assert half.radius == 0.5
+        assert half.description == mechanism.description | {"radius": 0.5}
+        assert half.unbiased_radius == pytest.approx(mechanism.unbiased_radius / 2)
+        update = np.linspace(-0.4, 0.4, 6)
+        small, large = (
+            m.encode(x, KEY.user(1), hb.SeededCoins(1)).payload
+            for m, x in ((half, update / 2), (mechanism, update))
+        )
+        assert small == large
+    for zeta in (0, -1, math.nan, math.inf, "1", 1e-300):
+        with pytest.raises(hb.InvalidInput):
+            hb.CPA(**GOOD).at_scale(zeta)  # type: ignore[arg-type]
+
+
+@given(st.lists(st.floats(-1e3, 1e3, width=32), min_size=3, max_size=3), st.floats(1e-3, 1e3))
+def test_clipping_never_leaves_a_longer_vector(values: list[float], clip: float) -> None:
+    for kind in (np.float32, np.float64):
+        before = np.array([values], dtype=kind)
+        after = clipped(before, clip)
+        norm = math.sqrt(sum(float(x) ** 2 for x in before[0]))
+        assert math.sqrt(sum(float(x) ** 2 for x in after[0])) <= clip
+        assert after.dtype == kind
+        if norm <= clip * (1 - 1e-6):
+            assert (after == before).all()
+        else:
+            assert np.allclose(after / clip, before / norm, atol=1e-5)
+    assert clipped(before, None) is before
+
+
+def test_guarantees() -> None:
+    plain = hb.CPA(dim=100, epsilon_per_bit=0.5, radius=1.0, points=8).guarantee
+    assert plain.epsilon_per_bit == 0.5
+    assert plain.epsilon_per_message() == 50.0
+    assert plain.epsilon_per_message(delta=1e-5) < 50.0
+    assert plain.epsilon_per_run(10) == 500.0
+    assert plain.k_anonymity == 4
+    assert plain.bits_per_entry == 1.0
+    nested = hb.NestedCPA(dim=100, epsilon_per_bit=(0.5, 1.0), radius=1.0, stages=(2, 8)).guarantee
+    assert nested.epsilon_per_message() == 150.0
+    eights = hb.CPA(dim=96, epsilon_per_bit=0.5, radius=1.0, points=16, lattice="E8")
+    assert eights.guarantee.epsilon_per_message() == 6.0
+    assert eights.guarantee.bits_per_entry == 0.125
+    clip = hb.CPA(dim=100_000, epsilon_per_bit=0.5, radius=1.0, clip=1.0).guarantee
+    assert clip.epsilon_per_message(1e-5) < 5
+    assert hb.CPA(**(GOOD | {"epsilon_per_bit": math.inf})).guarantee.epsilon_per_message() == (
+        math.inf
+    )
+    assert hb.CPA(**GOOD, points=4, clip=1.0).guarantee.rho is None
+
+
+def test_updates_that_overflow_when_clipped_are_refused() -> None:
+    mechanism = hb.CPA(**GOOD, clip=1.0)
+    with pytest.raises(hb.InvalidInput, match="too large"):
+        mechanism.encode(np.full(6, 1e300), KEY.user(1))
+    assert mechanism.encode(np.full(6, 3e38, dtype=np.float32), KEY.user(1)).overloaded == 0
+
+
+def test_the_clip_is_applied_before_casting() -> None:
+    mechanism = hb.CPA(**GOOD, clip=0.5)
+    bare = hb.CPA(**GOOD)
+    update = np.full(6, 7.0)
+    ballot = mechanism.encode(update, KEY.user(1), hb.SeededCoins(1))
+    assert ballot.overloaded == 0
+    scaled = clipped(update[None], 0.5)[0]
+    assert ballot.payload == bare.encode(scaled, KEY.user(1), hb.SeededCoins(1)).payload
+
+
+@pytest.mark.parametrize("lattice", [[[1.0, 0.0], [0.0, 1.0]], [[2.0, 0.0], [1.0, 1.5]]])
+def test_any_generator_matrix(lattice: list[list[float]]) -> None:
+    mechanism = hb.CPA(dim=5, epsilon_per_bit=math.inf, radius=1.0, points=9, lattice=lattice)
+    assert mechanism.block_size == 2
+    assert mechanism.blocks == 3
+    tally = mechanism.tally(KEY)
+    tally.add(mechanism.encode(np.zeros(5), KEY.user(1)))
+    assert mechanism.estimate(tally).mean.shape == (5,)
+    assert hb.CPA(dim=5, epsilon_per_bit=math.inf, radius=1.0, points=9,
+                  lattice=np.array(lattice)) == mechanism  # fmt: skip
