@@ -109,7 +109,7 @@ class Tally:
             + self.round_key.round.to_bytes(8, "little"), dtype=np.uint8,
         )  # fmt: skip
         arrays: dict[str, Any] = {"head": head, "users": self.roll.users(), **self._named()}
-        write_whole(Path(path), lambda file: np.savez(file, **arrays))
+        write_whole(_path(path), lambda file: np.savez(file, **arrays))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Fill this empty tally from a file that `save` wrote for the same mechanism and key."""

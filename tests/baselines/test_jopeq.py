@@ -55,7 +55,7 @@ def test_table_of_the_authors_rule(case):
     assert code.true_epsilon == pytest.approx(true, rel=1e-3)
     at_zero = continuous_law(code, 0.0)
     assert at_zero[0] == pytest.approx(over, abs=1.1e-3)
-    assert at_zero[2] == pytest.approx(error, rel=0.02, abs=5e-3)  # two or three digits given
+    assert at_zero[2] == pytest.approx(error, rel=0.02, abs=6e-3)  # two or three digits given
     # The table's biases were drawn, not integrated: they scatter by some 0.3 % of the deviation.
     scatter = max(1e-3, 0.005 * math.sqrt(error))
     assert continuous_law(code, 1 / 3)[1] == pytest.approx(third, abs=scatter)
