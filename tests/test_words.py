@@ -6,7 +6,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
@@ -96,7 +96,7 @@ def hadamard_rows(points: int) -> np.ndarray:
 def test_retried_lanes_are_as_uniform_as_the_others() -> None:
     """N = 4: lanes empty after three attempts take the retry stream; 1 - 1e-6 chi-square."""
     seen: Counter[int] = Counter()
-    for number in range(60):
+    for number in range(30):
         key = np.full(8, 1000 + number, dtype=np.uint32)
         drawn = np.zeros(4096, dtype=np.int64)
         for attempt in range(3):
@@ -108,7 +108,7 @@ def test_retried_lanes_are_as_uniform_as_the_others() -> None:
         seen.update(rows.tolist())
     total = sum(seen.values())
     assert set(seen) == {1, 2, 3}
-    assert 3000 < total < 4800  # 60 · 4096 / 64 = 3840
+    assert 1600 < total < 2300  # 30 · 4096 / 64 = 1920
     statistic = sum((seen[row] - total / 3) ** 2 / (total / 3) for row in (1, 2, 3))
     assert statistic < chi2.ppf(1 - 1e-6, 2)
 
@@ -118,6 +118,7 @@ def plane_bits(key: np.ndarray, plane: int) -> np.ndarray:
     return np.unpackbits(words.view(np.uint8), bitorder="little").astype(np.int64)
 
 
+@settings(max_examples=15)
 @given(st.integers(0, 2**31), st.integers(0, 3))
 def test_more_votes_begin_with_the_same_words(seed: int, stage: int) -> None:
     """A word depends on (key, stage, vote) alone, not on how many votes there are."""

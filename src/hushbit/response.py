@@ -17,7 +17,7 @@ class Response:
     """A bit is told truly with probability p = e^eps / (1 + e^eps), rounded down to 2^-32.
 
     >>> Response(0.5).beta  # 2p - 1 as a fraction
-    Fraction(525961485, 2147483648)
+    Fraction(262979411, 1073741824)
     """
 
     epsilon: float

@@ -183,9 +183,18 @@ def test_hexagonal_variance_without_overload(epsilon):
 
 
 def test_pairs_are_clipped_to_the_disc_and_odd_ends_are_padded():
-    mechanism = JoPEQ(3, 90.0, 2.0, lattice="A2", levels=4096, overload=1e-6)
-    mean, _ = decoded(mechanism, np.array([30.0, 40.0, 1.0]))
+    mechanism = JoPEQ(3, 90.0, 2.0, lattice="A2", levels=4096, gamma=8.0)
+    mean, overloaded = decoded(mechanism, np.array([30.0, 40.0, 1.0]))
+    assert overloaded == 0  # the clipped pair lies far inside the quantizer's reach
     assert mean == pytest.approx([1.2, 1.6, 1.0], abs=6 * math.sqrt(mechanism.code.variance))
+
+
+def test_overloaded_pairs_go_to_the_outermost_point_in_their_direction():
+    mechanism = JoPEQ(2000, 90.0, 1.0, lattice="A2", levels=7, gamma=0.5)
+    mean, overloaded = decoded(mechanism, np.tile([1.0, 0.0], 1000))
+    assert overloaded == 1000
+    assert mean[::2].mean() == pytest.approx(mechanism.code.cell, rel=0.1)
+    assert abs(mean[1::2].mean()) < 0.05
 
 
 @pytest.mark.parametrize("mode", ["honest", "moment"])

@@ -12,7 +12,6 @@ from hushbit.errors import InvalidInput
 from hushbit.keys import UserKeys
 from hushbit.privacy.audit import Encoder, Finding, audit
 from hushbit.privacy.calibration import calibrate
-from hushbit.privacy.targets import target_of
 
 BALLOTS = 20_000
 RIGHT = [

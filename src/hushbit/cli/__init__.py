@@ -44,7 +44,8 @@ def _run(app: Any, words: list[str]) -> int:
         # Typer may bring its own copy of click, so its usage errors are known by what they offer.
         if not hasattr(error, "format_message"):
             raise
-        _say(f"{error.format_message()}; see --help")
+        if message := error.format_message():  # empty where the help was shown instead
+            _say(f"{message}; see --help")
         return WRONG_INPUT
     if code == INTERRUPTED:
         _say("interrupted")

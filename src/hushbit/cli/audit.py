@@ -35,7 +35,8 @@ def audit(
         Path | None, typer.Option(help="Show what every user of this ledger has spent.")
     ] = None,
     inversion: Annotated[
-        Path | None, typer.Option(help="Reconstruct digits from updates; write this PNG.")
+        Path | None,
+        typer.Option(help="Reconstruct digits from updates (epsilon 0.5 if not given); a PNG."),
     ] = None,
     dataset: Annotated[
         str, typer.Option(help="Digits to reconstruct: digits or mnist.")

@@ -12,9 +12,7 @@ from hushbit.privacy.planning import plan as make_plan
 def plan(
     dim: Annotated[int, typer.Option(help="Entries of an update.")],
     users: Annotated[int, typer.Option(help="Users of a round.")],
-    epsilon_per_bit: Annotated[
-        float | None, typer.Option(help="Budget of every bit.")
-    ] = None,
+    epsilon_per_bit: Annotated[float | None, typer.Option(help="Budget of every bit.")] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="Budget of a whole message, with --delta.")
     ] = None,

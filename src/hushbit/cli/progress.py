@@ -44,7 +44,9 @@ class RoundProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        # After a failure the line goes away: the error is all there is to read.
+        self._bar.live.transient = failure is not None
         self._bar.stop()
         if self._events is not None:
             self._events.close()

@@ -52,7 +52,8 @@ def run(
     if json:
         show_json(summary)
         return
-    console.print(table("Run", ["", "value"], [[k, shown(v)] for k, v in summary.items()]))
+    rows = [[name, shown(value)] for name, value in summary.items() if value is not None]
+    console.print(table("Run", ["", "value"], rows))
 
 
 def how_to_go_on(folder: Path | None) -> str:

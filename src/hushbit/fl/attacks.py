@@ -8,7 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.ballot import Ballots
+from hushbit.baselines import MVU, SignRR
+from hushbit.cpa import CPA
 from hushbit.mechanism import Mechanism
+from hushbit.rotation import Rotated
+from hushbit.subset import Subset
 
 
 def choose_attackers(users: int, share: float, seed: int) -> NDArray[np.bool_]:
@@ -52,16 +56,16 @@ def attack_bits(
 
 def bit_mask(mechanism: Mechanism) -> NDArray[np.uint8] | None:
     """Which bits of a payload are votes; None for mechanisms that send more than bits."""
-    inner = mechanism
-    while hasattr(inner, "inner") and not hasattr(inner, "report"):
-        inner = inner.inner
-    blocks = getattr(inner, "report", getattr(inner, "blocks", None))
-    if blocks is None and inner.payload_bits == inner.dim:
-        blocks = inner.dim
-    if blocks is None:
+    inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+    if isinstance(inner, Subset):
+        votes, stages = inner.report, 1
+    elif isinstance(inner, CPA):
+        votes, stages = inner.blocks, len(inner.stages)
+    elif isinstance(inner, SignRR) or (isinstance(inner, MVU) and inner.bits == 1):
+        votes, stages = inner.dim, 1
+    else:
         return None
-    stages = len(getattr(inner, "stages", (0,)))
-    ones = np.packbits(np.ones(blocks, dtype=np.uint8), bitorder="little")
+    ones = np.packbits(np.ones(votes, dtype=np.uint8), bitorder="little")
     return np.tile(ones, stages)
 
 

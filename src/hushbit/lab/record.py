@@ -69,7 +69,8 @@ class Record:
     def withdraw(self) -> None:
         """Take back what `begin` made, for a run that failed before its first round was kept."""
         for name in (CONFIG, ENVIRONMENT, METRICS):
-            (self.folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (self.folder / name).unlink()
         for folder in self._made:
             with contextlib.suppress(OSError):
                 folder.rmdir()

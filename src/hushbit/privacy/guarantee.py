@@ -124,7 +124,7 @@ class Guarantee:
         counted = rounds_counted(rounds, delta, participation)[0]
         sent = sum(count for _, count in self.groups)
         message = f"one message of {sent} {self.unit if sent == 1 else _plural(self.unit)}"
-        run = f"run of {rounds} rounds, {_taking_part(rounds, participation, counted)}"
+        run = f"run of {rounds} round{'s' * (rounds != 1)}, {_taking_part(participation, counted)}"
         proof = "randomized response" if self.unit == "bit" else "its own noise"
         found = [Level(f"one {self.unit}", self.epsilon_per_bit, 0.0, proof)]
         for unit, bounds in (
@@ -226,7 +226,7 @@ def _of_rho(rho: float, delta: float) -> float:
     return epsilon_of_zcdp(rho, delta)
 
 
-def _taking_part(rounds: int, participation: float | None, counted: int) -> str:
+def _taking_part(participation: float | None, counted: int) -> str:
     if isinstance(participation, float):
         return f"taking part with probability {participation:g}, {counted} counted"
     return f"{counted} taken part in"

@@ -117,7 +117,7 @@ def plan(
     round. `bits_per_entry` below 1 reports a subset of the entries, above 1 it nests stages.
 
     >>> round(plan(7850, 1000, epsilon_per_bit=0.5, signal=0.1).best.snr_db, 2)
-    -2.21
+    -2.22
     """
     dim, users = whole("dim", dim, 1), whole("users", users, 1)
     edge, share = positive("radius", radius), _fraction("signal", signal)

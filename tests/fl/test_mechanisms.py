@@ -1,0 +1,122 @@
+"""Mechanisms by name: each builds, takes its options only, and asks for its epsilon."""
+
+import math
+
+import pytest
+
+from hushbit import baselines
+from hushbit.cpa import CPA, NestedCPA
+from hushbit.errors import InvalidInput
+from hushbit.fl.mechanisms import OPTIONS, TAKES, build_mechanism, mechanism_name, whole_numbers
+from hushbit.fl.models import build_model
+from hushbit.fl.settings import FIELDS, Settings
+from hushbit.rotation import Rotated
+
+MODEL = build_model("linear", (1, 8, 8), 10)
+NEEDED = {"signsgd": {"sign_step": 0.01}}
+VALUES = {
+    "epsilon_per_bit": 0.5, "radius": 0.1, "points": 4, "stages": "2,4", "lattice": "A2",
+    "rounding": "dithered", "words": "uniform", "preset": "authors", "rotate": True, "clip": 1.0,
+    "sign_step": 0.5, "mode": "layered", "bits": 2, "levels": 5,
+}  # fmt: skip
+
+
+def built(name, **options):
+    private = {"epsilon_per_bit": 0.5} if "epsilon_per_bit" in TAKES[mechanism_name(name)] else {}
+    needed = NEEDED.get(mechanism_name(name), {})
+    return build_mechanism(Settings(mechanism=name, **private | needed | options), MODEL)
+
+
+def test_each_name_gives_its_own_mechanism():
+    kinds = {
+        "fedavg": baselines.FedAvg, "cpa": CPA, "cpa-no-rr": CPA, "nested": NestedCPA,
+        "laplace": baselines.Laplace, "signsgd": baselines.SignRR, "mvu": baselines.MVU,
+    }  # fmt: skip
+    for name in TAKES:
+        made = built(name)
+        assert made.dim == MODEL.dim
+        assert isinstance(made, kinds.get(name, object))
+    assert built("vanilla") == built("fedavg")
+    assert built("nested-cpa") == built("nested")
+    assert built("signsgd-rr") == built("signsgd")
+
+
+def test_every_option_reaches_the_mechanism():
+    assert built("cpa", radius=0.1) != built("cpa")
+    assert built("cpa", points=4) == CPA(MODEL.dim, 0.5, 0.05, points=4)
+    assert built("cpa", clip=1.0) == CPA(MODEL.dim, 0.5, 0.05, clip=1.0)
+    assert built("cpa", lattice="A2", points=4) == CPA(
+        MODEL.dim, 0.5, 0.05, lattice="A2", points=4
+    )
+    assert built("nested", stages="2,8") == NestedCPA(MODEL.dim, 0.5, 0.05, stages=(2, 8))
+    assert built("cpa", rotate=True) == Rotated(built("cpa"))
+    for name, takes in TAKES.items():
+        for option in takes - {"epsilon_per_bit", "preset"}:
+            fitting = {"points": 4} if option in ("lattice", "words", "rounding") else {}
+            fitting = {key: VALUES[key] for key in fitting if key in takes}
+            with_it = {option: VALUES[option], **fitting}
+            try:
+                assert built(name, **with_it) != built(name, **fitting), (name, option)
+            except InvalidInput as error:
+                assert "does not take" not in str(error), (name, option)
+
+
+@pytest.mark.parametrize("name", [n for n, takes in TAKES.items() if "epsilon_per_bit" in takes])
+def test_privacy_has_no_default(name):
+    with pytest.raises(InvalidInput, match="--epsilon-per-bit"):
+        build_mechanism(Settings(mechanism=name, **NEEDED.get(name, {})), MODEL)
+
+
+@pytest.mark.parametrize("name", list(TAKES))
+def test_options_of_others_are_refused(name):
+    for option in set(OPTIONS) - TAKES[name]:
+        flag = "--" + option.replace("_", "-")
+        with pytest.raises(InvalidInput, match=f"{name} does not take {flag}"):
+            built(name, **{option: VALUES[option]})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon_per_bit": 0.0}, {"epsilon_per_bit": -1.0}, {"epsilon_per_bit": math.nan},
+        {"radius": 0.0}, {"radius": math.inf}, {"points": 0}, {"points": 1}, {"clip": 0.0},
+        {"lattice": "A7"}, {"rounding": "up"}, {"words": ""}, {"preset": "best"},
+    ],
+)  # fmt: skip
+def test_zero_and_nonsense_are_refused_and_never_taken_for_unset(options):
+    with pytest.raises(InvalidInput):
+        built("cpa", **options)
+
+
+def test_more_zeros():
+    for name, options in (("mvu", {"bits": 0}), ("jopeq", {"levels": 0}),
+                          ("signsgd", {"sign_step": 0.0}), ("nested", {"stages": ""})):  # fmt: skip
+        with pytest.raises(InvalidInput):
+            built(name, **options)
+
+
+def test_no_randomized_response_means_infinite_epsilon():
+    assert built("cpa-no-rr").guarantee.epsilon_per_bit == math.inf
+
+
+def test_signsgd_asks_for_its_step():
+    with pytest.raises(InvalidInput, match="--sign-step"):
+        build_mechanism(Settings(mechanism="signsgd", epsilon_per_bit=0.5), MODEL)
+    build_mechanism(Settings(mechanism="signsgd", epsilon_per_bit=0.5, preset="authors"), MODEL)
+
+
+def test_unknown_names_list_the_known():
+    with pytest.raises(InvalidInput, match=r"unknown mechanism 'magic'.*fedavg"):
+        mechanism_name("magic")
+
+
+def test_stages_are_whole_numbers():
+    assert whole_numbers("2,8") == (2, 8)
+    for text in ("2;8", "2,", "two", "", "2.5"):
+        with pytest.raises(InvalidInput, match="2,8"):
+            whole_numbers(text)
+
+
+def test_options_are_settings():
+    assert set(OPTIONS) <= set(FIELDS)
+    assert set(OPTIONS) == set(VALUES)

@@ -1,0 +1,38 @@
+"""Distortion figures against numbers worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hushbit.fl.metrics import distortion
+
+
+def test_figures_by_hand():
+    params = np.array([3.0, -3.0], dtype=np.float32)
+    true_mean = np.array([1.0, -1.0])
+    decoded = np.array([1.1, -1.1])
+    made = distortion(params, true_mean, decoded)
+    assert made.snr_db == pytest.approx(20.0)  # var 1 over var 0.01
+    assert made.snr_weights_db == pytest.approx(10 * math.log10(16 / 0.01))
+    assert made.snr_authors_db == pytest.approx(40.0)
+    assert made.mse == pytest.approx(0.01)
+
+
+def test_a_constant_error_counts_in_mse_and_not_in_variance():
+    made = distortion(np.zeros(2, np.float32), np.array([1.0, -1.0]), np.array([2.0, 0.0]))
+    assert made.mse == 1.0
+    assert made.snr_db == math.inf
+
+
+def test_exact_and_silent_rounds():
+    zeros, ones = np.zeros(3, np.float32), np.array([1.0, 2.0, 3.0])
+    assert distortion(zeros, ones, ones).snr_db == math.inf
+    assert distortion(zeros, np.zeros(3), ones).snr_db == -math.inf
+
+
+def test_a_round_without_honest_users_has_no_figures():
+    unknown = np.full(3, np.nan)
+    made = distortion(np.zeros(3, np.float32), unknown, np.ones(3))
+    assert all(math.isnan(value) for value in made.row().values())
+    assert set(made.row()) == {"snr_db", "snr_weights_db", "snr_authors_db", "mse"}
