@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 import hushbit as hb
 from enumeration import decoded, rounding, stage_outcomes
-from hushbit.kernels.subset import SUBSET_TAG
+from hushbit.kernels.subset import SUBSET_TAG, choose_blocks
 from hushbit.words import draw_words, stream
 
 KEY = hb.RoundKey(bytes(32), 3)
@@ -20,13 +20,13 @@ KEY = hb.RoundKey(bytes(32), 3)
 
 def defined_positions(key: np.ndarray, blocks: int, report: int) -> list[int]:
     """Successive draws below `blocks` from the keystream, repeats skipped."""
-    chosen: list[int] = []
-    for word in stream(key, (SUBSET_TAG, 0, 0), 4096).tolist():
-        if word < 2**32 // blocks * blocks and word % blocks not in chosen:
-            chosen.append(word % blocks)
+    chosen: dict[int, None] = {}
+    for word in stream(key, (SUBSET_TAG, 0, 0), 4096 + 2 * report).tolist():
+        if word < 2**32 // blocks * blocks:
+            chosen[word % blocks] = None
         if len(chosen) == report:
-            return chosen
-    raise AssertionError("4096 draws were not enough")
+            return list(chosen)
+    raise AssertionError("so many draws were not enough")
 
 
 @given(st.integers(0, 2**32), st.integers(1, 150), st.data())
@@ -37,6 +37,17 @@ def test_positions_equal_their_definition(seed: int, blocks: int, data: st.DataO
     positions = mechanism.positions(key).tolist()
     assert positions == defined_positions(key, blocks, report)
     assert len(set(positions)) == report
+
+
+def test_words_beyond_the_last_multiple_are_passed_over() -> None:
+    """With 3 · 2^20 blocks one word in 4096 is; taking it would favour the first blocks."""
+    blocks, report = 3 << 20, 20_000
+    key = np.arange(8, dtype=np.uint32)
+    chosen = np.empty(report, dtype=np.int64)
+    choose_blocks(key, blocks, chosen)
+    assert chosen.tolist() == defined_positions(key, blocks, report)
+    drawn = stream(key, (SUBSET_TAG, 0, 0), report)
+    assert (drawn >= 2**32 // blocks * blocks).any()
 
 
 def test_all_pairs_of_positions_are_equally_likely() -> None:

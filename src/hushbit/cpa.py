@@ -9,16 +9,8 @@ from numpy.typing import NDArray
 
 from hushbit.arrays import finite_floats
 from hushbit.checks import choice, length, positive, whole
-from hushbit.decode import (
-    DECODERS,
-    Estimate,
-    check_counted,
-    gain_and_shift,
-    level_power,
-    noise_power,
-    signal_power,
-    stage_votes,
-)
+from hushbit.clipping import clipped
+from hushbit.decode import DECODERS, Estimate, check_counted
 from hushbit.errors import InvalidInput
 from hushbit.keys import UserKeys
 from hushbit.mechanism import Mechanism
@@ -29,10 +21,9 @@ from hushbit.privacy.zcdp import zcdp_of_two_points_tight
 from hushbit.quantizer import ROUNDINGS, Quantizer
 from hushbit.response import Response
 from hushbit.stage import Stage, dither_uniforms, spread_users
+from hushbit.staged import DITHER_UNIT, decode_stages
 from hushbit.tally import Counters, Tally
 from hushbit.words import word_family
-
-DITHER_UNIT = 2.0**-32
 
 
 class CPA(Mechanism):
@@ -225,54 +216,10 @@ class CPA(Mechanism):
                 steps = np.rint(self._dither(key) @ back / DITHER_UNIT)
                 counters["dither"] += steps.astype(np.int64)
 
-    def _rounding_power(self) -> float:
-        """An upper bound of E|q - x|² over the rounding of one block x."""
-        lattice = self.quantizer.points.lattice
-        if self.rounding == "stochastic":
-            reach = lattice.covering_radius if self.block_size == 1 else self.radius
-            return float(reach**2)
-        return {"dithered": 4.0, "subtractive": 1.0, "nearest": 0.0}[self.rounding] * (
-            lattice.second_moment
-        )
-
     def estimate(self, tally: Tally, decoder: str | None = None) -> Estimate:
         """The mean update: exactly unbiased unless a preset's own decoder is asked for."""
         check_counted(tally, self)
-        decoder = self.preset if decoder is None else decoder
-        mean = np.zeros((self.blocks, self.block_size))
-        by_signal, largest = np.zeros(self.block_size), np.zeros(self.block_size)
-        by_levels = np.full(self.block_size, self._rounding_power() / self.block_size)
-        histograms: list[NDArray[np.float64]] = []
-        for stage in self.stages:
-            gain, shift = gain_and_shift(decoder, stage.response.beta, stage.rho)
-            counter = tally.counters[stage.name]
-            noise = noise_power(stage.points, gain, stage.rho)
-            by_levels += noise
-            if stage.keeps_votes(counter):
-                votes = stage_votes(counter, stage.points)
-                histograms.append(np.asarray(float(gain) / tally.count * votes.T + float(shift)))
-                counter = stage.points.coords.T @ votes
-                if decoder == "corrected":
-                    by_levels -= level_power(histograms[-1], stage.points, shift)
-            pull = float(gain) / tally.count * (counter.T @ stage.points.basis)
-            by_signal += noise - signal_power(pull, noise, tally.count)
-            largest += noise
-            mean += pull + float(shift) * stage.points.positions.sum(axis=0)
-        if self.rounding == "subtractive":
-            lattice = self.quantizer.points.lattice
-            mean -= tally.counters["dither"] * (DITHER_UNIT / tally.count) @ lattice.generator
-            by_signal += lattice.second_moment / self.block_size
-            largest += lattice.second_moment / self.block_size
-        variance = np.tile(np.clip(by_levels, 0.0, by_signal) / tally.count, self.blocks)
-        return Estimate(
-            mean=mean.reshape(-1)[: self.dim],
-            variance=variance[: self.dim],
-            count=tally.count,
-            unbiased=decoder == "corrected" and self.rounding != "nearest",
-            histograms=tuple(histograms) if len(histograms) == len(self.stages) else None,
-            points=tuple(stage.points for stage in self.stages),
-            noise=float(largest.mean()) / tally.count,
-        )
+        return decode_stages(self, tally, self.preset if decoder is None else decoder)
 
 
 class NestedCPA(CPA):
@@ -300,18 +247,6 @@ class NestedCPA(CPA):
         if len(epsilons) != len(counts):
             raise InvalidInput(f"{len(counts)} stages need as many epsilons; got {len(epsilons)}")
         self._set_up(dim, epsilons, radius, counts, lattice, rounding, words, preset, clip)
-
-
-def clipped(updates: NDArray[np.floating], clip: float | None) -> NDArray[np.floating]:
-    """Scale every row whose l2 norm exceeds `clip` down to it, never a hair above."""
-    if clip is None:
-        return updates
-    norms = np.sqrt(np.einsum("ud,ud->u", updates, updates, dtype=np.float64))
-    if not np.isfinite(norms).all():
-        raise InvalidInput("updates are too large to be clipped; scale them down first")
-    longest = clip * (1 - 1e-6)
-    factor = longest / np.maximum(norms, longest)
-    return updates if (factor == 1.0).all() else updates * factor[:, None].astype(updates.dtype)
 
 
 def _plain(epsilon: float) -> float | str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.cpa import clipped
+from hushbit.clipping import clipped
 from hushbit.decode import Estimate, check_counted
 from hushbit.errors import InvalidInput
 from hushbit.kernels.chacha import keystream

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.checks import whole
-from hushbit.cpa import CPA, clipped
+from hushbit.clipping import clipped
+from hushbit.cpa import CPA
 from hushbit.decode import Estimate, check_counted, gain_and_shift, noise_power, signal_power
 from hushbit.errors import InvalidInput
 from hushbit.kernels.subset import choose_blocks, count_chosen

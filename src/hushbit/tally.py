@@ -65,6 +65,7 @@ class Tally:
                 self._check_size(ballot)
             ballots = Ballots.gather(ballots)
         self._check_header(ballots)
+        self._check_shape(ballots)
         self.mechanism.check_payload(ballots.payload)
         self._check_voters(ballots.users)
         with self._changing():
@@ -161,15 +162,24 @@ class Tally:
         if not isinstance(ballot.payload, bytes) or len(ballot.payload) != (ballot.bits + 7) // 8:
             raise RefusedBallot("length", f"the payload is not {(ballot.bits + 7) // 8} bytes long")
 
+    def _check_shape(self, ballots: Ballots) -> None:
+        shape = (len(ballots), (ballots.bits + 7) // 8)
+        payload = ballots.payload
+        if payload.dtype != np.uint8 or payload.shape != shape or ballots.users.ndim != 1:
+            raise RefusedBallot(
+                "length", f"the payloads must be bytes of shape {shape}; got {payload.shape}"
+            )
+
     def _check_voters(self, users: NDArray[np.uint64]) -> None:
         again = self.roll.find(users)
         if again.any():
             first = int(users[int(np.argmax(again))])
             raise RefusedBallot("duplicate", f"user {first} has already voted in this round")
-        numbers, times = np.unique(users, return_counts=True)
-        if numbers.size != users.size:
-            twice = int(numbers[int(np.argmax(times > 1))])
-            raise RefusedBallot("duplicate", f"user {twice} appears twice in these ballots")
+        ordered = np.sort(users)
+        twice = ordered[1:] == ordered[:-1]
+        if twice.any():
+            user = int(ordered[int(np.argmax(twice))])
+            raise RefusedBallot("duplicate", f"user {user} appears twice in these ballots")
 
     def check_whole(self) -> None:
         """Refuse to go on with counters that an interrupt may have left half changed."""

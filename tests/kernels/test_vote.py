@@ -56,6 +56,33 @@ def test_corner_bits_equal_the_definition(size: int, family: str, points: int) -
     assert (payload == definitions.packed(bits)).all()
 
 
+EDGES = ((-0.6, False), (-0.4, False), (0.0, False), (0.4, False), (0.6, True), (1.0, True))
+
+
+@pytest.mark.parametrize(("beyond", "above"), EDGES)
+def test_the_edge_of_a_coin_is_exact(beyond: float, above: bool) -> None:
+    """Thresholds put right at each vote's coin: + only from the next whole number on.
+
+    Without flips half is 2^31, so that x = coin + beyond is the threshold before rounding.
+    """
+    size, half = 300, float(2**31)
+    (key, coin), overloaded = some_keys(2, 1), np.zeros(1, dtype=np.int64)
+    coins = definitions.signed_coins(coin, COIN_TAG, 0, size)
+    word = definitions.draw_words(key, 0, size, 2, "hadamard")
+    payload = np.zeros((1, (size + 7) // 8), dtype=np.uint8)
+    cast_two_points(
+        (coins + beyond)[None], half, half, key[None], 0x64726F77, coin[None], COIN_TAG, 0, 1,
+        payload, overloaded,
+    )  # fmt: skip
+    bits = np.unpackbits(payload[0], bitorder="little")[:size].astype(bool)
+    assert ((bits ^ (word[:, 0] > 0)) == above).all()
+    weight = (word[:, 0] * (coins + beyond) / half)[:, None]
+    index = np.zeros((size, 1), dtype=np.int32)
+    cast_corners(index, weight, 2, True, half, key, 0, coin, COIN_TAG, payload[0])
+    bits = np.unpackbits(payload[0], bitorder="little")[:size].astype(bool)
+    assert (bits == above).all()
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
 def test_packing(bits: list[bool]) -> None:
     flags = np.zeros(-(-len(bits) // 8) * 8, dtype=np.uint8)

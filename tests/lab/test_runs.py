@@ -1,5 +1,6 @@
 """Whole runs: every mechanism, resumed from any round, killed at any write or moment."""
 
+import dataclasses
 import json
 import os
 import random
@@ -111,18 +112,19 @@ def test_a_finished_run_resumes_to_itself(tmp_path, reference):
     assert weights(reference) == before
 
 
-def test_a_kill_at_any_write_resumes_to_the_same_weights(tmp_path, reference, monkeypatch):
+def test_a_kill_at_any_write_resumes_to_the_same_weights(tmp_path, monkeypatch):
     """Every fsync and every rename is the last thing that happens, once."""
-    calls = _count_writes(tmp_path / "counted", monkeypatch)
+    settings = dataclasses.replace(STATEFUL, rounds=2)
+    whole = tmp_path / "whole"
+    calls = _run_until(10**9, settings, whole, monkeypatch)
     assert calls > 20
     for last in range(calls):
         folder = tmp_path / f"killed at {last}"
-        _run_until(last, folder, monkeypatch)
-        if (folder / "config.toml").exists():
-            run(Record(folder).settings(), folder, resume=True)
-        else:
-            run(STATEFUL, folder)
-        check_same(folder, reference)
+        with pytest.raises(Killed):
+            _run_until(last, settings, folder, monkeypatch)
+        begun = (folder / "config.toml").exists()
+        run(Record(folder).settings() if begun else settings, folder, resume=begun)
+        check_same(folder, whole)
 
 
 def _writes(monkeypatch, allowed):
@@ -144,30 +146,29 @@ def _writes(monkeypatch, allowed):
     return count
 
 
-def _count_writes(folder, monkeypatch):
+def _run_until(allowed, settings, folder, monkeypatch):
     with monkeypatch.context() as patch:
-        count = _writes(patch, allowed=10**9)
-        run(STATEFUL, folder)
+        count = _writes(patch, allowed)
+        run(settings, folder)
     return count[0]
-
-
-def _run_until(allowed, folder, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        _writes(patch, allowed)
-        run(STATEFUL, folder)
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_run_killed_at_random_moments_resumes_to_the_same_weights(tmp_path, kills):
-    settings = Settings(users=20, rounds=60 * kills, mechanism="cpa", epsilon_per_bit=1.0, seed=5)
+    settings = Settings(
+        users=20, rounds=40 * kills, mechanism="cpa", epsilon_per_bit=1.0, seed=5, evaluate_every=9
+    )
     run(settings, tmp_path / "whole")
     folder, rng = tmp_path / "killed", random.Random(11)
-    options = ["--users", "20", "--rounds", str(60 * kills), "--epsilon-per-bit", "1", "--seed", "5"]
+    (tmp_path / "config.toml").write_text(settings.to_toml())
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for kill in range(kills):
-        more = ["--resume"] if (folder / "config.toml").exists() else options
+        more = ["--resume"] if kill else ["--config", str(tmp_path / "config.toml")]
         command = [sys.executable, "-m", "hushbit", "run", "--out", str(folder), *more]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
-            _wait_for_lines(job, folder / METRICS, 50 * kill + rng.randrange(1, 40))
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as job:
+            _wait_for_lines(job, folder / METRICS, 35 * kill + rng.randrange(1, 30))
             time.sleep(rng.random() * 0.02)
             job.send_signal(signal.SIGKILL)
     assert not (folder / "summary.json").exists()

@@ -10,8 +10,10 @@ import hushbit as hb
 from hushbit.ballot import Ballots
 from hushbit.errors import InvalidInput
 from hushbit.keys import UserKeys
-from hushbit.privacy.audit import Encoder, Finding, audit
+from hushbit.privacy.audit import Encoder, Finding, _finding, audit
 from hushbit.privacy.calibration import calibrate
+from hushbit.privacy.composition import Bound
+from hushbit.privacy.intervals import lower_rate, upper_rate
 
 BALLOTS = 20_000
 RIGHT = [
@@ -141,3 +143,14 @@ def test_what_it_cannot_attack_is_refused(mechanism: hb.Mechanism) -> None:
 def test_wrong_arguments_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput):
         audit(hb.CPA(2, 1.0, 1.0), **({"ballots": 1000} | wrong))  # type: ignore[arg-type]
+
+
+def test_the_bound_is_the_ratio_of_the_least_and_the_largest_rate_beyond_delta() -> None:
+    """Joint confidence: each rate gets half of the risk."""
+    counts = [np.array([900, 1000]), np.array([100, 1000])]
+    low, high = lower_rate(900, 1000, 0.995), upper_rate(100, 1000, 0.995)
+    for delta in (0.0, 0.1):
+        found = _finding(Bound(5.0, delta, "x"), counts, 0.99)
+        assert found.lower_bound == pytest.approx(math.log((low - delta) / high))
+    assert _finding(Bound(5.0, 0.9, "x"), counts, 0.99).lower_bound == 0.0
+    assert _finding(Bound(5.0, 0.0, "x"), counts[::-1], 0.99).lower_bound == 0.0

@@ -10,6 +10,7 @@ from hushbit.baselines import Laplace
 from hushbit.errors import InvalidInput
 from hushbit.privacy import guarantee as module
 from hushbit.privacy.bits import delta_of, epsilon_of
+from hushbit.privacy.cost import spending
 from hushbit.privacy.guarantee import Guarantee, rounds_counted
 from hushbit.privacy.intervals import log_tail
 from hushbit.privacy.mixed import epsilon_of_mixed
@@ -82,6 +83,16 @@ def test_bounds_are_those_of_the_rules() -> None:
     clipped = of_bits((0.5, 10**6), rho=0.2)
     assert clipped.epsilon_per_run(7, 1e-6) == epsilon_of_zcdp(0.2 * 7, 1e-6)
     assert of_bits((0.5, 100)).bound(0, 1e-5).epsilon == 0
+
+
+def test_a_ledger_is_charged_the_same_cost() -> None:
+    for found in (of_bits((0.5, 100)), of_bits((0.5, 100), rho=0.01), of_bits((math.inf, 3))):
+        for delta in (0.0, 1e-5):
+            charged = spending([found.cost.times(3)], delta).epsilon
+            assert charged <= found.epsilon_per_run(3, delta) * (1 + 1e-12)
+            assert charged >= found.epsilon_per_run(3, delta) * (1 - 1e-6)
+    unclipped = hb.CPA(5, math.inf, 1.0, clip=1.0).guarantee
+    assert unclipped.cost.rho is None
 
 
 def test_nothing_private_costs_infinity() -> None:

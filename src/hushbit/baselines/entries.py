@@ -1,6 +1,7 @@
 """What the baselines share: a wire that carries entries, and a guarantee for each entry."""
 
 import math
+from abc import abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -30,12 +31,12 @@ class Baseline(Mechanism):
 
     wire: Wire
 
+    @abstractmethod
     def cast_one(
         self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],
         row: NDArray[np.uint8],
     ) -> int:  # fmt: skip
         """Write one user's payload into `row`; returns how many entries were cut off."""
-        raise NotImplementedError
 
     @property
     def payload_bits(self) -> int:

@@ -15,6 +15,7 @@ from hushbit.privacy.anonymity import k_per_block, survivors
 from hushbit.privacy.arguments import MOST_BITS, failure_probability
 from hushbit.privacy.bits import epsilon_of
 from hushbit.privacy.composition import Bound, smallest
+from hushbit.privacy.cost import Cost
 from hushbit.privacy.intervals import log_tail
 from hushbit.privacy.mixed import epsilon_of_mixed
 from hushbit.privacy.renyi import epsilon_of_renyi
@@ -71,6 +72,12 @@ class Guarantee:
     def bits_per_entry(self) -> float:
         """Payload bits for each entry of the update."""
         return self.message_bits / self.dim
+
+    @property
+    def cost(self) -> Cost:
+        """What a ledger charges for one ballot."""
+        finite = self.rho is not None and math.isfinite(self.rho)
+        return Cost(self.groups, self.rho if finite else None)
 
     def epsilon_per_message(self, delta: float = 0.0) -> float:
         """The smallest proven epsilon of a whole ballot at this delta; pure for delta = 0."""

@@ -1,0 +1,64 @@
+"""docs/privacy.md: its examples run, its tables are what the code computes."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+import hushbit as hb
+from hushbit.lab.inversion import invert
+from hushbit.privacy.anonymity import k_per_block, survivors
+from hushbit.privacy.planning import plan
+
+PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+
+
+def table(name: str) -> list[list[str]]:
+    lines = PAGE.read_text(encoding="utf-8").split(f"<!-- table: {name} -->\n")[1].splitlines()
+    end = lines.index("")
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:end]]
+
+
+def test_examples_run() -> None:
+    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False, optionflags=flags)
+    assert tried > 8
+    assert failed == 0
+
+
+def test_models() -> None:
+    for row in table("models"):
+        found = hb.CPA(int(row[0].replace(",", "")), 0.5, 1.0).guarantee
+        levels = [found.epsilon_per_run(rounds, delta) for rounds in (1, 30) for delta in (0, 1e-5)]
+        assert row[1:] == [f"{level:,.0f}" for level in levels]
+
+
+def test_clips() -> None:
+    for row in table("clip"):
+        found = hb.CPA(7850, float(row[0]), 1.0, clip=float(row[1])).guarantee
+        message, run = found.epsilon_per_message(1e-5), found.epsilon_per_run(30, 1e-5)
+        assert row[2:] == [f"{message:.2f}", f"{run:.1f}", f"{found.epsilon_per_message():,.0f}"]
+
+
+def test_budgets() -> None:
+    for row in table("budgets"):
+        made = plan(7850, 10_000, epsilon=float(row[0]), delta=1e-5)
+        options = {option.name: option for option in made.options}
+        cells = []
+        for name in ("pure subset, rotated", "l2 clip, rotated"):
+            cells += [f"{options[name].snr_db:.1f}", str(options[name].message_bytes)]
+        assert row[1:] == cells
+
+
+def test_survivors() -> None:
+    for row in table("survivors"):
+        points = int(row[0])
+        left = [f"{survivors(points, rounds):.3f}" for rounds in (1, 2, 5)]
+        assert row[1:] == [str(k_per_block(points)), *left]
+
+
+@pytest.mark.slow
+def test_inversion() -> None:
+    found = invert("digits", epsilon_per_bit=0.5)
+    rows = [[row["seen"], f"{row['psnr_db']:.1f}"] for row in found.rows()]
+    assert table("inversion") == rows
