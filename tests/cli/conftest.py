@@ -1,7 +1,39 @@
-"""Small runs go faster on one thread, above all on a busy machine; results are the same."""
+"""Running commands as a shell does, in this process."""
+
+from typing import NamedTuple
 
 import pytest
 import torch
+
+from hushbit.cli import main
+
+
+class Answer(NamedTuple):
+    """What a command left: exit code and the two streams."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines on standard error."""
+        return self.err.splitlines()
+
+
+@pytest.fixture
+def hushbit(capsys, monkeypatch):
+    """Call the command line with words."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*words: object) -> Answer:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return Answer(ended.value.code or 0, captured.out, captured.err)
+
+    return call
 
 
 @pytest.fixture(scope="session", autouse=True)

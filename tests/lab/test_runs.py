@@ -153,7 +153,7 @@ def _run_until(allowed, settings, folder, monkeypatch):
     return count[0]
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_run_killed_at_random_moments_resumes_to_the_same_weights(tmp_path, kills):
     settings = Settings(
         users=20, rounds=40 * kills, mechanism="cpa", epsilon_per_bit=1.0, seed=5, evaluate_every=9

@@ -47,7 +47,7 @@ class RoundProgress:
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         # After a failure the line goes away: the error is all there is to read.
         self._bar.live.transient = failure is not None
-        self._bar.stop()
+        self._bar.live.stop()  # Progress.stop would add an empty line where nobody watches
         if self._events is not None:
             self._events.close()
 
