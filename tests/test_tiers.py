@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -183,3 +184,27 @@ def test_wrong_tiers() -> None:
     for wrong in ((), (None,), (LOW, other_dim), (LOW, hb.CPA(6, 0.5, 1.0)), (LOW, TIERS)):
         with pytest.raises(hb.InvalidInput):
             hb.Tiers(*wrong)
+
+
+def test_save_and_load_of_all_tiers(tmp_path: Path) -> None:
+    key = hb.RoundKey(secret=bytes(32), round=2)
+    tiers = hb.Tiers(hb.CPA(20, 0.5, 1.0), hb.CPA(20, 2.0, 1.0, points=4))
+    updates = np.random.default_rng(0).uniform(-1, 1, (6, 20))
+    tally = tiers.tally(key)
+    tally.add_many(tiers[0].encode_many(updates[:4], key.users(range(4))))
+    late = tiers[1].encode_many(updates[4:], key.users([7, 9]))
+    tally.add_many(late)
+    tally.save(tmp_path / "tally")
+    again = tiers.tally(key)
+    again.load(tmp_path / "tally")
+    assert again.count == 6
+    assert np.array_equal(tiers.estimate(again).mean, tiers.estimate(tally).mean)
+    with pytest.raises(hb.RefusedBallot):
+        again.add_many(late)
+    with pytest.raises(hb.InvalidInput, match="empty"):
+        again.load(tmp_path / "tally")
+    with pytest.raises(hb.DamagedFile):
+        hb.Tiers(tiers[0]).tally(key).load(tmp_path / "tally")
+    tiers[0].tally(key).save(tmp_path / "single")
+    with pytest.raises(hb.DamagedFile):
+        tiers.tally(key).load(tmp_path / "single")

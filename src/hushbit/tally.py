@@ -6,22 +6,27 @@ Adding and merging are exact, so neither order nor grouping nor threads change a
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.ballot import Ballot, Ballots
-from hushbit.errors import DamagedFile, HushbitError, InvalidInput, RefusedBallot
-from hushbit.files import write_whole
+from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
 from hushbit.keys import RoundKey
 from hushbit.roll import Roll
+from hushbit.tally_file import (
+    arrays_of,
+    as_path,
+    check_arrays,
+    fill,
+    read_arrays,
+    write_arrays,
+)
 
 if TYPE_CHECKING:
     from hushbit.mechanism import Mechanism
 
-FORMAT = 1
 Counters = dict[str, NDArray[np.int64]]
 
 
@@ -104,46 +109,14 @@ class Tally:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything but the key to a file, all of it or nothing."""
-        self.check_whole()
-        head = np.frombuffer(
-            FORMAT.to_bytes(8, "little") + self.mechanism.fingerprint + self.round_key.mark
-            + self.round_key.round.to_bytes(8, "little"), dtype=np.uint8,
-        )  # fmt: skip
-        arrays: dict[str, Any] = {"head": head, "users": self.roll.users(), **self._named()}
-        write_whole(_path(path), lambda file: np.savez(file, **arrays))
+        write_arrays(path, arrays_of(self))
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Fill this empty tally from a file that `save` wrote for the same mechanism and key."""
-        if self.count:
-            raise InvalidInput("load fills an empty tally; merge this one with another instead")
-        source = _path(path)
-        try:
-            with np.load(source, allow_pickle=False) as file:
-                data = {name: file[name] for name in file.files}
-        except Exception as error:  # a damaged archive makes NumPy and zipfile raise many kinds
-            raise DamagedFile(f"{path} is not a readable tally: {error}") from error
-        head = data.pop("head", np.empty(0)).tobytes()
-        users = data.pop("users", np.empty(0))
-        if len(head) != 32 or int.from_bytes(head[:8], "little") != FORMAT:
-            raise DamagedFile(f"{path} is not a tally of format {FORMAT}")
-        if head[8:16] != self.mechanism.fingerprint:
-            raise InvalidInput(f"{path} belongs to another mechanism than {self.mechanism!r}")
-        if head[16:24] != self.round_key.mark:
-            number = int.from_bytes(head[24:], "little")
-            raise InvalidInput(f"{path} belongs to round {number} of another key")
-        shapes = {name: array.shape for name, array in self._named().items()}
-        right = all(array.dtype == np.int64 for array in data.values())
-        if shapes != {name: array.shape for name, array in data.items()} or not right:
-            raise DamagedFile(f"{path} does not hold this tally's counters")
-        if users.dtype != np.uint64 or users.ndim != 1 or np.unique(users).size != users.size:
-            raise DamagedFile(f"{path} does not hold a list of users")
+        data = read_arrays(path)
+        check_arrays(self, data, as_path(path))
         with self._changing():
-            for name, array in self._named().items():
-                array[...] = data[name]
-            self.roll.add(users)
-
-    def _named(self) -> Counters:
-        return {f"counter {name}": array for name, array in self.counters.items()}
+            fill(self, data)
 
     def _check_header(self, ballot: Ballot | Ballots) -> None:
         if ballot.fingerprint != self.mechanism.fingerprint:
@@ -196,10 +169,3 @@ class Tally:
         self._whole = False
         yield
         self._whole = True
-
-
-def _path(path: str | os.PathLike[str]) -> Path:
-    try:
-        return Path(path)
-    except TypeError:
-        raise InvalidInput(f"a path is text or a Path; got {type(path).__name__}") from None

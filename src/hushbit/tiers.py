@@ -1,5 +1,6 @@
 """Users with different budgets in one round: one mechanism for each tier, counted apart."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,11 +10,13 @@ from numpy.typing import NDArray
 from hushbit.ballot import Ballot, Ballots
 from hushbit.checks import choice
 from hushbit.decode import Estimate
-from hushbit.errors import InvalidInput, RefusedBallot
+from hushbit.errors import DamagedFile, InvalidInput, RefusedBallot
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
 from hushbit.roll import Roll
 from hushbit.tally import Tally
+from hushbit.tally_file import Arrays, arrays_of, as_path, check_arrays, read_arrays, write_arrays
+from hushbit.tally_file import fill as fill_tally
 
 
 class Tiers:
@@ -114,6 +117,31 @@ class TierTally:
         for mine, theirs in pairs:
             mine.merge(theirs)
         self.roll.add(other.roll.users())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all tiers to one file, all of it or nothing."""
+        write_arrays(path, {
+            f"tier {tier} {name}": array
+            for tier, part in enumerate(self.parts)
+            for name, array in arrays_of(part).items()
+        })  # fmt: skip
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Fill this empty tally from a file that `save` wrote for the same tiers and key."""
+        found: list[Arrays] = [{} for _ in self.parts]
+        for name, array in read_arrays(path).items():
+            head, _, rest = name.removeprefix("tier ").partition(" ")
+            if not name.startswith("tier ") or head not in map(str, range(len(found))):
+                raise DamagedFile(f"{path} is not a tally of {len(found)} tiers")
+            found[int(head)][rest] = array
+        for part, data in zip(self.parts, found, strict=True):
+            check_arrays(part, data, as_path(path))
+        users = np.concatenate([data["users"] for data in found])
+        if np.unique(users).size != users.size:
+            raise DamagedFile(f"{path} names a user in two tiers")
+        for part, data in zip(self.parts, found, strict=True):
+            fill_tally(part, data)
+        self.roll.add(users)
 
     def _part(self, fingerprint: bytes) -> Tally:
         for part in self.parts:

@@ -60,13 +60,16 @@ def test_options_that_need_a_folder(hushbit, words):
     assert "needs --out" in answer.err
 
 
-@pytest.mark.parametrize("text", ["users = ", "user = 3", "users = 3.5", "users = 0"])
-def test_bad_configuration_files(hushbit, tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("users = ", "TOML"), ("user = 3", "user"), ("users = 3.5", "int"), ("users = 0", "least 1")],
+)
+def test_bad_configuration_files(hushbit, tmp_path, text, word):
     config = tmp_path / "run.toml"
     config.write_text(text)
     answer = hushbit("run", "--config", config, "--out", tmp_path / "run")
     assert (answer.code, len(answer.lines)) == (2, 1)
-    assert "user" in answer.err
+    assert word in answer.err
     assert list(tmp_path.iterdir()) == [config]
 
 

@@ -40,8 +40,9 @@ def mechanisms():
     yield "rotated subset", Rotated(Subset(CPA(DIM, 1.0, 0.1), 5))
     more = {"mechanism": "jopeq", "epsilon_per_bit": 1.0}
     yield "jopeq A2", build_mechanism(Settings(lattice="A2", **more), MODEL)
-    yield "mvu 2 bits", build_mechanism(
-        Settings(mechanism="mvu", epsilon_per_bit=1.0, bits=2), MODEL
+    yield (
+        "mvu 2 bits",
+        build_mechanism(Settings(mechanism="mvu", epsilon_per_bit=1.0, bits=2), MODEL),
     )
 
 

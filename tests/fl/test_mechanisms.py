@@ -45,9 +45,7 @@ def test_every_option_reaches_the_mechanism():
     assert built("cpa", radius=0.1) != built("cpa")
     assert built("cpa", points=4) == CPA(MODEL.dim, 0.5, 0.05, points=4)
     assert built("cpa", clip=1.0) == CPA(MODEL.dim, 0.5, 0.05, clip=1.0)
-    assert built("cpa", lattice="A2", points=4) == CPA(
-        MODEL.dim, 0.5, 0.05, lattice="A2", points=4
-    )
+    assert built("cpa", lattice="A2", points=4) == CPA(MODEL.dim, 0.5, 0.05, lattice="A2", points=4)
     assert built("nested", stages="2,8") == NestedCPA(MODEL.dim, 0.5, 0.05, stages=(2, 8))
     assert built("cpa", rotate=True) == Rotated(built("cpa"))
     for name, takes in TAKES.items():

@@ -85,6 +85,7 @@ def test_a_full_disk_at_the_start_leaves_nothing(tmp_path, monkeypatch):
     replace, calls = os.replace, []
 
     for failing in range(3):
+
         def limited(source, target, failing=failing):
             calls.append(target)
             if len(calls) > failing:

@@ -185,3 +185,9 @@ def test_wrong_rounds_and_deltas_are_refused(rounds: int, delta: float) -> None:
         of_bits((0.5, 10)).bound(rounds, delta)
     with pytest.raises(InvalidInput):
         of_bits((0.5, 10)).report(rounds, delta=delta)
+
+
+def test_nested_mechanisms_tell_k_stage_by_stage() -> None:
+    text = hb.NestedCPA(10, 0.5, 1.0, stages=(4, 8)).guarantee.report(3, delta=1e-5)
+    assert "stages: 2 x 4" in text
+    assert "points left after 3" in text

@@ -17,7 +17,7 @@ from hushbit.privacy.ledger import Ledger, UserSummary
 
 CLAIM_EXCEEDED = 1
 FAST_BALLOTS, FAST_CLAIM = 1_000_000, 3.5
-SLOW_BALLOTS, SLOW_CLAIM = 50_000, 2.0
+SLOW_BALLOTS, SLOW_CLAIM = 150_000, 2.0
 
 
 def audit(

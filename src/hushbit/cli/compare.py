@@ -17,11 +17,11 @@ from hushbit.fl.settings import Settings
 COLUMNS = (
     ("test_accuracy", "accuracy", lambda v: f"{v:.2%}"),
     ("snr_db", "SNR (dB)", lambda v: f"{v:.1f}"),
-    ("bytes_up", "bytes up", lambda v: f"{v:,}"),
+    ("bytes_up", "sent up", lambda v: f"{v / 1e6:,.2f} MB"),
     ("epsilon_per_bit", "eps/bit", lambda v: f"{v:.4g}"),
     ("epsilon_per_message", "eps/message", lambda v: f"{v:.4g}"),
     ("epsilon_run", "eps/run", lambda v: f"{v:.4g}"),
-    ("seconds", "seconds", lambda v: f"{v:.1f}"),
+    ("seconds", "time", lambda v: f"{v:.1f} s"),
 )
 
 

@@ -45,9 +45,11 @@ class RoundProgress:
         return self
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        # After a failure the line goes away: the error is all there is to read.
-        self._bar.live.transient = failure is not None
-        self._bar.live.stop()  # Progress.stop would add an empty line where nobody watches
+        if failure is None:
+            self._bar.stop()
+        else:  # the line goes away: the error is all there is to read
+            self._bar.live.transient = True
+            self._bar.live.stop()
         if self._events is not None:
             self._events.close()
 

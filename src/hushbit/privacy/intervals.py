@@ -56,7 +56,7 @@ def _log_series(hits: int, trials: int, rate: float) -> float:
         log_terms = log_last + np.cumsum(np.log((trials - k) / (k + 1)) + log_odds)
         total = float(np.logaddexp(total, np.logaddexp.reduce(log_terms)))
         log_last = float(log_terms[-1])
-        if start > trials * rate and log_last < total - 40:
+        if log_last < total - 40:
             break
     return total
 
