@@ -50,6 +50,7 @@ class Subset(Mechanism):
             message_bits=self.report,
             k_anonymity=inner.k_anonymity,
             rho=inner.rho,
+            points=inner.points,
         )
 
     @property

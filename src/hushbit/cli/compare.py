@@ -15,12 +15,12 @@ from hushbit.errors import InvalidInput
 from hushbit.fl.settings import Settings
 
 COLUMNS = (
-    ("test_accuracy", "accuracy", lambda v: f"{v:.2%}"),
-    ("snr_db", "SNR (dB)", lambda v: f"{v:.1f}"),
-    ("bytes_up", "sent up", lambda v: f"{v / 1e6:,.2f} MB"),
-    ("epsilon_per_bit", "eps/bit", lambda v: f"{v:.4g}"),
-    ("epsilon_per_message", "eps/message", lambda v: f"{v:.4g}"),
-    ("epsilon_run", "eps/run", lambda v: f"{v:.4g}"),
+    ("test_accuracy", "test\naccuracy", lambda v: f"{v:.2%}"),
+    ("snr_db", "SNR\n(dB)", lambda v: f"{v:.1f}"),
+    ("bytes_up", "sent\nup", lambda v: f"{v / 1e6:,.1f} MB"),
+    ("epsilon_per_bit", "eps per\nbit", lambda v: f"{v:.4g}"),
+    ("epsilon_per_message", "eps per\nmessage", lambda v: f"{v:.4g}"),
+    ("epsilon_run", "eps per\nrun", lambda v: f"{v:.4g}"),
     ("seconds", "time", lambda v: f"{v:.1f} s"),
 )
 

@@ -18,7 +18,8 @@ MNIST = {
     "samples_per_user": SAMPLES,
     "rounds": 60,
     "rate": 0.03,
-    "radius": 0.02,
+    "radius": 0.01,
+    "rotate": True,
 }
 
 
@@ -37,7 +38,7 @@ def demo(
     private = results[1]
     out.print(
         f"{USERS:,} users sent {private['bytes_up'] / results[0]['bytes_up']:.1%} of the bytes. "
-        "Each bit is 0.5-private; the unit matters: see the columns eps/message and eps/run."
+        "Each bit is 0.5-private; the unit matters: see eps per message and per run."
     )
     out.print(f"plot: {picture(results, folder)}")
 

@@ -19,7 +19,7 @@ def show_json(result: Any) -> None:
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     """A table whose first column is text and whose other columns are numbers."""
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=True)
     for number, column in enumerate(columns):
         made.add_column(column, justify="left" if number == 0 else "right")
     for row in rows:

@@ -15,7 +15,7 @@ from hushbit.rotation import Rotated
 RADIUS = 0.05
 SHARED = {"epsilon_per_bit", "radius", "preset", "rotate"}
 TAKES: dict[str, set[str]] = {
-    "fedavg": {"rotate"},
+    "fedavg": set(),
     "cpa": SHARED | {"points", "lattice", "rounding", "words", "clip"},
     "cpa-no-rr": (SHARED | {"points", "lattice", "rounding", "words"}) - {"epsilon_per_bit"},
     "nested": SHARED | {"stages", "lattice", "rounding", "words", "clip"},

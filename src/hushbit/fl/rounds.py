@@ -9,13 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.ballot import Ballots
 from hushbit.coins import SimulationCoins
 from hushbit.errors import InvalidInput
 from hushbit.fl.attacks import attack_updates, bit_mask, cast_attacked, random_bytes
 from hushbit.fl.metrics import Distortion, distortion
 from hushbit.fl.setup import Setup
-from hushbit.fl.training import evaluate, fresh_state, keep_rows, local_updates
+from hushbit.fl.training import evaluate, fresh_state, joined, keep_rows, local_updates
 from hushbit.keys import RoundKey
+from hushbit.robust.poison import TARGET, stamped
+from hushbit.robust.round import (
+    FROM_HISTOGRAM,
+    Removals,
+    attacked_ballots,
+    defended,
+    needs_everyone,
+    robust_estimate,
+)
 from hushbit.tally import Tally
 
 MODEL_KEY_BYTES = 80
@@ -46,6 +56,9 @@ class Round:
     test_accuracy: float | None = None
     test_loss: float | None = None
     validation_accuracy: float | None = None
+    removed_honest: float | None = None
+    removed_attackers: float | None = None
+    backdoor_rate: float | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -84,13 +97,15 @@ def one_round(setup: Setup, progress: Progress) -> Round:
     clock = _Clock()
     users = sample_users(setup, number)
     key = RoundKey(setup.secret, number)
-    tally = setup.mechanism.tally(key, histogram=False)
+    tally = setup.mechanism.tally(key, histogram=settings.defence in FROM_HISTOGRAM)
     seen = _Seen(np.zeros(setup.model.dim))
     chunks = local_updates(
         setup.model, progress.params, setup.federation, users, setup.local,
         round_number=number, seed=settings.seed, state=progress.local or None,
     )  # fmt: skip
     with clock.phase("train"):
+        if needs_everyone(settings):
+            chunks = iter([joined(list(chunks))])
         chunk = next(chunks, None)
     while chunk is not None:
         _vote(setup, tally, chunk.users, chunk.updates, chunk.losses, seen, clock)
@@ -98,7 +113,7 @@ def one_round(setup: Setup, progress: Progress) -> Round:
         with clock.phase("train"):
             chunk = next(chunks, None)
     with clock.phase("estimate"):
-        estimate = setup.mechanism.estimate(tally)
+        estimate = robust_estimate(settings, setup.mechanism, tally, seen.ballots)
     with clock.phase("step"):
         before = progress.params
         params, server = setup.server.step(before, estimate.mean, progress.server)
@@ -112,6 +127,9 @@ def one_round(setup: Setup, progress: Progress) -> Round:
         training_loss=float(np.concatenate(seen.losses).mean(dtype=np.float64)),
         distortion=distortion(before, seen.mean(), estimate.mean),
     )
+    if seen.removals is not None:
+        made.removed_honest = seen.removals.honest
+        made.removed_attackers = seen.removals.attackers
     progress.params, progress.server, progress.average = params, server, average
     progress.round = number + 1
     if made.number % settings.evaluate_every == 0 or made.number == settings.rounds:
@@ -137,6 +155,8 @@ class _Seen:
     bytes_up: int = 0
     overloaded: int = 0
     losses: list[NDArray[np.float32]] = field(default_factory=list)
+    removals: Removals | None = None
+    ballots: Ballots | None = None
 
     def mean(self) -> NDArray[np.float64]:
         """The true mean update of honest users; NaN in a round that has none."""
@@ -156,18 +176,27 @@ def _vote(
         seen.honest += int((~attackers).sum())
         seen.losses.append(losses)
     with clock.phase("encode"):
-        if attackers.any() and bit_mask(setup.mechanism) is None:
+        published = attackers.any() and settings.attack in ("ones", "flip")
+        if published and bit_mask(setup.mechanism) is None:
             updates = updates.copy()
             noise = random_bytes(settings.seed, number, users[attackers], -(-updates.shape[1] // 8))
             updates[attackers] = attack_updates(settings.attack, updates[attackers], noise)
         keys = tally.round_key.users(users)
         ballots = setup.mechanism.encode_many(updates, keys, SimulationCoins(settings.seed))
-        if attackers.any():
+        if published:
             ballots = cast_attacked(
                 setup.mechanism, ballots, settings.attack, attackers, settings.seed
             )
+        ballots = attacked_ballots(
+            settings, setup.mechanism, ballots, updates, attackers, tally.round_key
+        )
+    with clock.phase("filter"):
+        accepted, seen.removals = defended(
+            settings, setup.mechanism, ballots, attackers, tally.round_key
+        )
     with clock.phase("tally"):
-        tally.add_many(ballots)
+        tally.add_many(accepted)
+    seen.ballots = accepted if needs_everyone(settings) else None
     seen.bytes_up += len(ballots) * len(ballots[0].to_bytes())
     seen.overloaded += int(ballots.overloaded.sum())
 
@@ -181,6 +210,10 @@ def _score(setup: Setup, progress: Progress, made: Round) -> None:
     data = setup.data
     test = evaluate(setup.model, params, data.test_x, data.test_y)
     made.test_accuracy, made.test_loss = test.accuracy, test.loss
+    if setup.settings.attack == "backdoor":
+        others = data.test_y != TARGET
+        marked, wanted = stamped(data.test_x[others]), np.full(int(others.sum()), TARGET)
+        made.backdoor_rate = evaluate(setup.model, params, marked, wanted).accuracy
     if setup.validation.size:
         held = setup.validation
         score = evaluate(setup.model, params, data.train_x[held], data.train_y[held])

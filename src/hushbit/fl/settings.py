@@ -12,7 +12,14 @@ from hushbit.checks import choice, positive, real, whole
 from hushbit.errors import InvalidInput
 
 PARTITIONS = ("per-user", "iid", "dirichlet", "shards", "writer")
-ATTACKS = ("none", "ones", "flip")
+ATTACKS = (
+    "none", "ones", "flip", "directed", "directed-stealth", "scaled", "inner-product", "little",
+    "sybils", "adaptive", "label-flip", "backdoor",
+)  # fmt: skip
+DEFENCES = (
+    "none", "spectral", "median", "trimmed-mean", "norm-clipping", "krum", "multi-krum", "bulyan",
+    "sign-majority",
+)  # fmt: skip
 SCHEDULES = ("constant", "decay")
 RATES = {"digits": 0.3}
 
@@ -67,8 +74,9 @@ class Settings:
     server_rate: float = _option(1.0, "Server learning rate.")
     server_momentum: float | None = _option(None, "Server momentum (server momentum).")
     average_weights: bool = _option(False, "Evaluate the average of all rounds' models.")
-    attack: str = _option("none", "none, ones or flip.")
+    attack: str = _option("none", f"{', '.join(ATTACKS[:-1])} or {ATTACKS[-1]}.")
     attackers: float = _option(0.0, "Share of users that attack.")
+    defence: str = _option("none", f"{', '.join(DEFENCES[:-1])} or {DEFENCES[-1]}.")
     seed: int = _option(0, "Decides data split, start, batches and simulated coins.")
     evaluate_every: int = _option(1, "Test the model every so many rounds.")
     memory_mb: float = _option(128.0, "Memory for updates held at once.")
@@ -86,6 +94,7 @@ class Settings:
             positive("rate", self.rate)
         choice("partition", self.partition, PARTITIONS)
         choice("attack", self.attack, ATTACKS)
+        choice("defence", self.defence, DEFENCES)
         choice("schedule", self.schedule, SCHEDULES)
         if not 0 < real("participation", self.participation) <= 1:
             raise InvalidInput(f"participation must lie in (0, 1]; got {self.participation}")

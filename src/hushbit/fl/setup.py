@@ -19,6 +19,8 @@ from hushbit.fl.server import ServerStep, WeightAverage, server_step
 from hushbit.fl.settings import Settings
 from hushbit.fl.training import LocalSettings
 from hushbit.mechanism import Mechanism
+from hushbit.robust.poison import poisoned
+from hushbit.robust.round import check_defence
 
 DECAY_ROUNDS = 10
 
@@ -46,10 +48,13 @@ def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
     data = load(settings.dataset, folder, writers=writers)
     model = build_model(settings.model, data.input_shape, data.classes, settings.weights_file)
     mechanism = build_mechanism(settings, model)
+    check_defence(settings, mechanism)
     rng = np.random.default_rng([settings.seed, 0xDA7A])
     training, validation = partition.hold_out(len(data.train_y), settings.validation, rng)
     parts = _parts(settings, data, training, rng)
     federation = Federation.of(data.train_x, data.train_y, parts)
+    attackers = choose_attackers(federation.users, settings.attackers, settings.seed)
+    federation = poisoned(federation, attackers, settings.attack, data.classes)
     return Setup(
         settings=settings,
         data=data,
@@ -64,7 +69,7 @@ def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
         ),
         server=_server(settings),
         average=WeightAverage() if settings.average_weights else None,
-        attackers=choose_attackers(federation.users, settings.attackers, settings.seed),
+        attackers=attackers,
         secret=hashlib.sha256(f"hushbit simulation {settings.seed}".encode()).digest(),
     )  # fmt: skip
 

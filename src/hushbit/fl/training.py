@@ -116,6 +116,18 @@ def keep_rows(state: StateRows, chunk: LocalChunk) -> None:
         state[name][chunk.users] = rows
 
 
+def joined(chunks: list[LocalChunk]) -> LocalChunk:
+    """One chunk of many, for those who must see all users at once."""
+    if len(chunks) == 1:
+        return chunks[0]
+    return LocalChunk(
+        np.concatenate([chunk.users for chunk in chunks]),
+        np.concatenate([chunk.updates for chunk in chunks]),
+        np.concatenate([chunk.losses for chunk in chunks]),
+        {n: np.concatenate([c.state[n] for c in chunks]) for n in chunks[0].state},
+    )
+
+
 def evaluate(
     model: Model, params: NDArray[np.float32], images: NDArray[np.uint8], labels: NDArray[Any]
 ) -> Score:

@@ -47,6 +47,7 @@ class Assumptions:
     rounds: int
     delta: float
     snr_db: float | None
+    shrink: float = 1.0
 
     def lines(self) -> list[str]:
         """The assumptions in words."""
@@ -56,6 +57,7 @@ class Assumptions:
             f"rms of an entry: {self.signal:g} in the mean update ({ratio:g} radii), "
             f"{self.user_rms:g} in a user's",
             f"each user takes part in {self.rounds} of {self.rounds} rounds",
+            *([] if self.shrink == 1 else [f"the clip scales updates down to {self.shrink:.1%}"]),
         ]
 
 
@@ -113,7 +115,7 @@ def plan(
 
     Give `epsilon_per_bit`, or `epsilon` with `delta` for a whole message (0 for a pure one).
     `signal` and `user_rms` (default: signal) are in units of radius; `clip` defaults to the norm
-    of such an update, user_rms · radius · sqrt(dim). `k` asks for k-anonymity of each block and
+    of such an update, user_rms · radius · sqrt(dim); a smaller one scales all of it down. `k` asks for k-anonymity of each block and
     round. `bits_per_entry` below 1 reports a subset of the entries, above 1 it nests stages.
 
     >>> round(plan(7850, 1000, epsilon_per_bit=0.5, signal=0.1).best.snr_db, 2)
@@ -124,10 +126,13 @@ def plan(
     rms = share if user_rms is None else _fraction("user_rms", user_rms)
     if rms < share:
         raise InvalidInput(f"user_rms cannot be below signal = {share}; got {rms}")
-    norm = edge * rms * math.sqrt(dim) if clip is None else positive("clip", clip)
+    natural = edge * rms * math.sqrt(dim)
+    norm = natural if clip is None else positive("clip", clip)
+    shrink = min(1.0, norm / natural)
+    share, rms = share * shrink, rms * shrink
     assumed = Assumptions(
         dim, users, edge, norm, edge * share, edge * rms, whole("rounds", rounds, 1),
-        DELTA, None if snr_db is None else real("snr_db", snr_db),
+        DELTA, None if snr_db is None else real("snr_db", snr_db), shrink,
     )  # fmt: skip
     k = whole("k", k, 1, 2048)
     if (epsilon_per_bit is None) == (epsilon is None) or (epsilon is None) != (delta is None):

@@ -1,0 +1,176 @@
+"""Attacks: what colluding users send instead of their honest ballots.
+
+An attacker sees its own key (hence its words), its own honest update and, as the strongest
+coalition would, the mean and the spread of the honest users' updates. Attacks of the first kind
+craft an update and encode it like anybody else; those of the second choose the bits themselves.
+
+ones, flip        the paper's: constant bits, random flips; their mean is zero (bits)
+directed          every bit pulls against the true mean; debiasing multiplies it by 1/(2p-1) (bits)
+directed-stealth  an honest extreme user: each entry at the largest value, against the mean
+scaled            the own update times -20 (model replacement against the task)
+inner-product     -mean: the sum keeps its direction but loses 2f of its length
+little            mean - z · spread, z as large as hides within the majority's spread
+sybils            four groups, each an extreme user with its own direction
+adaptive          the longest update that the filter must accept, against the mean
+label-flip, backdoor  poisoned data, see `hushbit.robust.poison`; updates and bits are honest
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.ballot import Ballots
+from hushbit.checks import choice
+from hushbit.cpa import CPA
+from hushbit.keys import UserKeys
+from hushbit.mechanism import Mechanism
+from hushbit.robust.pulls import largest_norm
+from hushbit.rotation import Rotated, Rotation
+from hushbit.subset import Subset
+from hushbit.tally import Counters
+
+CRAFTED = (
+    "directed", "directed-stealth", "scaled", "inner-product", "little", "sybils", "adaptive",
+)  # fmt: skip
+SCALE = 20.0
+GROUPS = 4
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What the coalition knows of the others: mean and spread of honest updates, head counts."""
+
+    mean: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    users: int
+    attackers: int
+
+
+def craft(attack: str, updates: Rows, view: View, mechanism: Mechanism, seed: int) -> Rows:
+    """The updates that attackers encode in place of their own (one row each)."""
+    choice("attack", attack, CRAFTED)
+    against = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
+    if attack == "scaled":
+        return np.asarray(-SCALE * updates, dtype=np.float32)
+    if attack == "inner-product":
+        return _repeat(-view.mean, updates)
+    if attack == "little":
+        return _repeat(view.mean - little_z(view.users, view.attackers) * view.spread, updates)
+    if attack == "adaptive":
+        return _repeat(against * honest_norm(mechanism, view), updates)
+    if attack == "sybils":
+        return _sybils(updates, mechanism, view, seed)
+    return _repeat(against * extreme_norm(mechanism, view), updates)
+
+
+def little_z(users: int, attackers: int) -> float:
+    """How many spreads off the mean still has a majority on its side (Baruch et al. 2019).
+
+    >>> round(little_z(1000, 300), 3)
+    0.564
+    """
+    honest = users - attackers
+    needed = users // 2 + 1 - attackers
+    share = min(max((honest - needed) / honest, 0.5), 1 - 1e-6)
+    return NormalDist().inv_cdf(share)
+
+
+def honest_norm(mechanism: Mechanism, view: View) -> float:
+    """The longest update that an honest user may send: the clip where there is one."""
+    inner = _inner(mechanism)
+    if isinstance(inner, CPA | Subset):
+        cpa = inner.inner if isinstance(inner, Subset) else inner
+        if cpa.clip is not None:
+            return largest_norm(inner)
+    return float(np.sqrt(view.mean @ view.mean + view.spread @ view.spread))
+
+
+def extreme_norm(mechanism: Mechanism, view: View) -> float:
+    """Twice the longest honest update: entries at the edge of the points, no l2 clip kept."""
+    return 2 * honest_norm(mechanism, view)
+
+
+def against_clip(mechanism: Mechanism) -> Mechanism:
+    """The encoder that an attacker runs: the same bits, without the l2 clip."""
+    if isinstance(mechanism, Rotated):
+        return Rotated(against_clip(mechanism.inner))
+    if isinstance(mechanism, Subset):
+        free = against_clip(mechanism.inner)
+        assert isinstance(free, CPA)
+        return Subset(free, mechanism.report)
+    if not isinstance(mechanism, CPA) or mechanism.clip is None:
+        return mechanism
+    free = mechanism.at_scale(1.0)
+    free.clip = None
+    return free
+
+
+def directed_bits(
+    mechanism: Mechanism, ballots: Ballots, keys: UserKeys, target: NDArray[np.float64]
+) -> NDArray[np.uint8]:
+    """Payloads in which every bit pulls towards `target`: bit = sign of word's pull · target."""
+    inner = _inner(mechanism)
+    if isinstance(mechanism, Rotated):
+        target = Rotation(mechanism.dim, keys.rotation).forward(target[None, :])[0]
+    payload = np.zeros_like(ballots.payload)
+    if not isinstance(inner, CPA | Subset):  # no words: the bit is the sign of the entry
+        payload[:] = np.packbits(target > 0, bitorder="little")
+        return payload
+    cpa = inner.inner if isinstance(inner, Subset) else inner
+    blocks = np.zeros((cpa.blocks, cpa.block_size))
+    blocks.reshape(-1)[: cpa.dim] = target
+    nothing = np.zeros_like(payload[:1])  # all bits down: the opposite of each word's pull
+    for row, number in zip(payload, range(len(keys)), strict=True):
+        key = keys[number : number + 1]
+        counters = inner.empty_counters(False)
+        inner.absorb(counters, nothing, key)
+        row[:] = _wanted(inner, counters, blocks, key)
+    return payload
+
+
+def _wanted(
+    inner: CPA | Subset, counters: Counters, blocks: NDArray[np.float64], key: UserKeys
+) -> NDArray[np.uint8]:
+    if isinstance(inner, Subset):
+        places = inner.positions(key.keys[0])
+        down = counters["sum"].T @ inner.inner.stages[0].points.basis
+        return _packed((down[places] * blocks[places]).sum(axis=1) < 0)
+    parts = []
+    for stage in inner.stages:
+        counter = counters[stage.name]
+        if stage.keeps_votes(counter):
+            shown = stage.points.coords[: counter.shape[0]]
+            if stage.points.size > counter.shape[0]:
+                shown = shown - stage.points.coords[-1]
+            counter = shown.T @ counter
+        parts.append(_packed(((counter.T @ stage.points.basis) * blocks).sum(axis=1) < 0))
+    return np.concatenate(parts)
+
+
+def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    return np.packbits(bits, bitorder="little")
+
+
+def _sybils(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Rows:
+    """Four groups: against the mean, and turned by random directions of the same length."""
+    rng = np.random.default_rng([seed, 0x5B1])
+    crafted = np.empty_like(updates)
+    base = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
+    for group in range(GROUPS):
+        turned = rng.normal(size=base.size)
+        turned -= (turned @ base) * base
+        direction = (base + turned / float(np.linalg.norm(turned))) / math.sqrt(2)
+        crafted[group::GROUPS] = direction * extreme_norm(mechanism, view)
+    return crafted
+
+
+def _inner(mechanism: Mechanism) -> Mechanism:
+    return mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+
+
+def _repeat(row: NDArray[np.float64], updates: Rows) -> Rows:
+    return np.broadcast_to(row.astype(np.float32), updates.shape).copy()
