@@ -55,9 +55,9 @@ def test_the_progress_line_fits_eighty_columns_and_says_it_all(hushbit):
 
 def test_options_override_the_file(hushbit, tmp_path):
     config = tmp_path / "run.toml"
-    config.write_text('users = 9\nrounds = 2\nmechanism = "fedavg"\nrotate = true\n')
+    config.write_text('users = 9\nrounds = 2\nmechanism = "cpa-no-rr"\nrotate = true\n')
     first = json.loads(hushbit("run", "--config", config, "--json").out)
-    assert (first["users"], first["rounds"], first["mechanism"]) == (9, 2, "fedavg")
+    assert (first["users"], first["rounds"], first["mechanism"]) == (9, 2, "cpa-no-rr")
     out = tmp_path / "run"
     hushbit("run", "--config", config, "--users", 7, "--no-rotate", "--out", out)
     settings = Record(out).settings()
