@@ -31,7 +31,7 @@ def mechanisms():
     for name, takes in TAKES.items():
         private = {"epsilon_per_bit": 1.0} if "epsilon_per_bit" in takes else {}
         step = {"sign_step": 0.1} if name == "signsgd" else {}
-        for rotate in (False, True):
+        for rotate in (False, True) if "rotate" in takes else (False,):
             settings = Settings(mechanism=name, rotate=rotate, **private, **step)
             yield f"{name}{' rotated' if rotate else ''}", build_mechanism(settings, MODEL)
     yield "nested 2,4,2", NestedCPA(DIM, 1.0, 0.1, stages=(2, 4, 2))

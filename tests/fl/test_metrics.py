@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hushbit.fl.metrics import distortion
+from hushbit.fl.metrics import add_rows, distortion
 
 
 def test_figures_by_hand():
@@ -17,6 +17,18 @@ def test_figures_by_hand():
     assert made.snr_weights_db == pytest.approx(10 * math.log10(16 / 0.01))
     assert made.snr_authors_db == pytest.approx(40.0)
     assert made.mse == pytest.approx(0.01)
+
+
+def test_rows_are_added_one_after_the_other():
+    rows = np.random.default_rng(0).normal(size=(50, 9)).astype(np.float32)
+    chosen = np.arange(50) % 3 != 0
+    whole, parts, plain = np.zeros(9), np.zeros(9), np.zeros(9)
+    add_rows(whole, rows, chosen)
+    for part in (slice(0, 7), slice(7, 50)):
+        add_rows(parts, rows[part], chosen[part])
+    for row in rows[chosen]:
+        plain += row
+    assert whole.tobytes() == parts.tobytes() == plain.tobytes()
 
 
 def test_a_constant_error_counts_in_mse_and_not_in_variance():

@@ -141,7 +141,7 @@ def test_divergence_is_an_error_and_leaves_the_last_round(mechanism):
     setup = prepare(Settings(**options))
     progress = start(setup)
     before = progress.params.copy()
-    with pytest.raises(HushbitError, match="rate|clip"):
+    with pytest.raises(HushbitError, match=r"rate|clip"):
         list(run_rounds(setup, progress))
     assert progress.round == 0
     assert (progress.params == before).all()

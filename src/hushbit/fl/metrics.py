@@ -7,6 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.kernels.jit import njit
+
+
+@njit
+def add_rows(
+    total: NDArray[np.float64], rows: NDArray[np.float32], chosen: NDArray[np.bool_]
+) -> None:
+    """Add the chosen rows to the total one after the other, so that no grouping changes it."""
+    for number in range(rows.shape[0]):
+        if chosen[number]:
+            total += rows[number]
+
 
 @dataclass(frozen=True)
 class Distortion:

@@ -13,7 +13,7 @@ from hushbit.ballot import Ballots
 from hushbit.coins import SimulationCoins
 from hushbit.errors import InvalidInput
 from hushbit.fl.attacks import attack_updates, bit_mask, cast_attacked, random_bytes
-from hushbit.fl.metrics import Distortion, distortion
+from hushbit.fl.metrics import Distortion, add_rows, distortion
 from hushbit.fl.setup import Setup
 from hushbit.fl.training import evaluate, fresh_state, joined, keep_rows, local_updates
 from hushbit.keys import RoundKey
@@ -22,7 +22,7 @@ from hushbit.robust.round import (
     FROM_HISTOGRAM,
     Removals,
     attacked_ballots,
-    defended,
+    count_defended,
     needs_everyone,
     robust_estimate,
 )
@@ -171,8 +171,7 @@ def _vote(
     attackers = setup.attackers[users]
     with clock.phase("measure"):
         # Users are added in ascending order whatever the chunks, so the sum is reproducible.
-        for row in updates[~attackers]:
-            seen.total += row
+        add_rows(seen.total, updates, ~attackers)
         seen.honest += int((~attackers).sum())
         seen.losses.append(losses)
     with clock.phase("encode"):
@@ -190,13 +189,9 @@ def _vote(
         ballots = attacked_ballots(
             settings, setup.mechanism, ballots, updates, attackers, tally.round_key
         )
-    with clock.phase("filter"):
-        accepted, seen.removals = defended(
-            settings, setup.mechanism, ballots, attackers, tally.round_key
-        )
     with clock.phase("tally"):
-        tally.add_many(accepted)
-    seen.ballots = accepted if needs_everyone(settings) else None
+        seen.removals = count_defended(settings, tally, ballots, attackers)
+    seen.ballots = ballots if needs_everyone(settings) else None
     seen.bytes_up += len(ballots) * len(ballots[0].to_bytes())
     seen.overloaded += int(ballots.overloaded.sum())
 

@@ -213,9 +213,10 @@ def _chunk(
     for begin in range(0, len(users), tile):
         real = slice(begin, min(begin + tile, len(users)))
         padded = np.minimum(np.arange(begin, begin + tile), len(users) - 1)
-        update, loss, after = _train_tile(job, users[padded], keys[padded], state)
+        weights, loss, after = _train_tile(job, users[padded], keys[padded], state)
         length = real.stop - real.start
-        updates[real], losses[real] = update[:length].numpy(), loss[:length].numpy()
+        torch.sub(weights[:length], job.start, out=torch.from_numpy(updates[real]))
+        losses[real] = loss[:length].numpy()
         for name, rows in kept.items():
             rows[real] = after[name][:length].numpy()
         _refuse_nonfinite(users[real], updates[real], losses[real], round_)
@@ -225,7 +226,7 @@ def _chunk(
 def _train_tile(
     job: _Job, users: Indices, keys: Words, state: Mapping[str, NDArray[np.float32]]
 ) -> tuple[Tensor, Tensor, LocalState]:
-    """Run all local steps of one tile; return updates, losses averaged over steps, state."""
+    """Run all local steps of one tile; return weights, losses averaged over steps, state."""
     model, settings = job.model, job.settings
     own = {name: torch.from_numpy(rows[users]) for name, rows in state.items()}
     own = own or settings.optimizer.fresh(len(users), model.dim)
@@ -242,13 +243,16 @@ def _train_tile(
         gradient, loss = job.step_of(weights, x, y, torch.from_numpy(present), masks)
         settings.optimizer.advance(weights, gradient, own, settings.rate.at(job.first_step + step))
         total += loss
-    return weights.sub_(job.start), total / settings.steps, own
+    return weights, total / settings.steps, own
 
 
 def _refuse_nonfinite(
     users: Indices, updates: NDArray[np.float32], losses: NDArray[np.float32], round_: int
 ) -> None:
-    if math.isfinite(float(updates.sum(dtype=np.float64))) and np.isfinite(losses).all():
+    # A sum is finite only if all its parts are; one that overflows leads to the slow look.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(updates.sum())
+    if math.isfinite(total) and np.isfinite(losses).all():
         return
     broken = users[~(np.isfinite(updates).all(axis=1) & np.isfinite(losses))]
     if len(broken):

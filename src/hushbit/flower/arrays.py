@@ -71,10 +71,7 @@ def flat_update(slots: Sequence[Slot], before: Arrays, after: Arrays) -> NDArray
         before[slot.name].dtype == np.float32 == after[slot.name].dtype for slot in slots
     )  # fmt: skip
     kind = np.float32 if single else np.float64
-    parts = [
-        after[slot.name].astype(kind).ravel() - before[slot.name].astype(kind).ravel()
-        for slot in slots
-    ]
+    parts = [np.subtract(after[slot.name], before[slot.name], dtype=kind).ravel() for slot in slots]
     return np.concatenate(parts)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
 
 import numpy as np
-from flwr.app import Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
@@ -13,9 +13,9 @@ from hushbit.coins import OsCoins
 from hushbit.cpa import clipped
 from hushbit.describe import described_dim, mechanism_from_description
 from hushbit.errors import BudgetSpent, HushbitError, InvalidInput
-from hushbit.flower.arrays import dimension, flat_update, numpy_arrays, voted_slots
+from hushbit.flower.arrays import Arrays, dimension, flat_update, numpy_arrays, voted_slots
 from hushbit.flower.policy import Policy, RequestRefused
-from hushbit.flower.wire import BALLOT_RECORD, Request, ballot_record, read_request
+from hushbit.flower.wire import BALLOT_RECORD, Request, ballot_record, read_request, records
 from hushbit.mechanism import Mechanism
 
 METRICS_RECORD = "metrics"
@@ -62,17 +62,12 @@ def _vote(
     """Train, encode, charge and only then hand out the ballot."""
     request = read_request(message.content)
     policy.check_name(request.description)
-    if len(message.content.array_records) != 1:
-        raise InvalidInput("a train message holds exactly one ArrayRecord, the model")
     # Read before the app runs: an app may change the message that it was given.
-    before = numpy_arrays(next(iter(message.content.array_records.values())))
+    before = _model(message.content, "a train message must hold")
     slots = voted_slots(before, request.frozen)
     mechanism = _mechanism(policy, request, dimension(slots))
     answer = _answer(message, context, call_next)
-    if len(answer.array_records) != 1:
-        raise InvalidInput("the app must return exactly one ArrayRecord, the trained model")
-    after = numpy_arrays(next(iter(answer.array_records.values())))
-    update = flat_update(slots, before, after)
+    update = flat_update(slots, before, _model(answer, "the app must return"))
     if not np.isfinite(update).all():
         raise TrainingFailed("training gave NaN or infinite weights; nothing was sent or charged")
     if not np.isinf(policy.l2_clip):
@@ -83,6 +78,14 @@ def _vote(
     content = _listed_metrics(policy, answer)
     content[BALLOT_RECORD] = ballot_record(ballot)
     return content
+
+
+def _model(content: RecordDict, whose: str) -> Arrays:
+    """The arrays of the one ArrayRecord in a content."""
+    found = list(records(content, ArrayRecord).values())
+    if len(found) != 1:
+        raise InvalidInput(f"{whose} exactly one ArrayRecord, the model; got {len(found)}")
+    return numpy_arrays(found[0])
 
 
 def _mechanism(policy: Policy, request: Request, dim: int) -> Mechanism:
@@ -113,7 +116,7 @@ def _listed_metrics(policy: Policy, answer: RecordDict) -> RecordDict:
     """A content that holds the metrics which the policy lists, and nothing else."""
     listed = {
         name: value
-        for record in answer.metric_records.values()
+        for record in records(answer, MetricRecord).values()
         for name, value in record.items()
         if name in policy.metrics
     }

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Mapping
 from logging import WARNING
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.supercore import log
 
 from hushbit.ballot import HEADER_BYTES
 from hushbit.errors import RefusedBallot
-from hushbit.flower.wire import read_ballot
+from hushbit.flower.wire import read_ballot, records
 from hushbit.tally import Tally
 
 MOST_METRICS = 32
@@ -24,7 +24,7 @@ class MetricMeans:
 
     def add(self, content: RecordDict) -> None:
         """Add the finite numbers of one reply."""
-        for record in content.metric_records.values():
+        for record in records(content, MetricRecord).values():
             for name, value in record.items():
                 known = name in self._sums or len(self._sums) < MOST_METRICS
                 if known and isinstance(value, int | float) and math.isfinite(value):

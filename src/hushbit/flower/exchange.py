@@ -16,6 +16,7 @@ from flwr.supercore import log
 REPLIES_AT_ONCE = 8
 POLL_SECONDS = 0.2
 LONGEST_POLL_SECONDS = 2.0
+GRACE_SECONDS = 10.0
 
 
 def push(grid: Grid, messages: Iterable[Message]) -> dict[str, int]:
@@ -56,16 +57,18 @@ def sample_nodes(
 ) -> list[int]:
     """At most `most` of the known nodes, drawn by the system's entropy.
 
-    Waits until `most` (or the quorum, if all are wanted) are there, or for the deadline.
+    Waits for the quorum until the deadline, and for the rest of `most` a little while.
     """
+    grace = time.monotonic() + GRACE_SECONDS
     wanted = quorum if most is None else max(most, quorum)
     while True:
         nodes = sorted(node for node in grid.get_node_ids() if known(node))
-        left = deadline - time.monotonic()
-        if len(nodes) >= wanted or left <= 0:
+        now = time.monotonic()
+        patient = now < (grace if len(nodes) >= quorum else deadline)
+        if len(nodes) >= wanted or not patient or now >= deadline:
             break
         log(INFO, "hushbit: %d users are there, waiting for %d", len(nodes), wanted)
-        time.sleep(min(1.0, left))
+        time.sleep(min(1.0, deadline - now))
     if most is None or len(nodes) <= most:
         return nodes
     return sorted(secrets.SystemRandom().sample(nodes, most))

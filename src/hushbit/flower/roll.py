@@ -2,12 +2,13 @@
 
 import time
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from hushbit.checks import positive, whole
 from hushbit.errors import HushbitError
 from hushbit.flower.exchange import push, replies
+from hushbit.flower.wire import records
 
 PARTITION = "partition-id"
 
@@ -28,7 +29,7 @@ def users_by_partition(grid: Grid, count: int, *, seconds: float) -> dict[int, i
     for reply in replies(grid, sent, deadline):
         if reply.has_error():
             continue
-        for record in reply.content.metric_records.values():
+        for record in records(reply.content, MetricRecord).values():
             if PARTITION in record:
                 node = sent[reply.metadata.reply_to_message_id]
                 users[node] = whole(PARTITION, record[PARTITION], 0)

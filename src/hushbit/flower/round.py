@@ -28,7 +28,7 @@ class OpenRound:
     bytes_down: int = 0
 
     def requests(
-        self, arrays: ArrayRecord, config: Mapping[str, object], frozen: tuple[str, ...],
+        self, arrays: ArrayRecord, config: ConfigRecord, frozen: tuple[str, ...],
         seconds: float,
     ) -> Iterator[Message]:  # fmt: skip
         """Each user's request, made when it is taken; it lives as long as the round."""
@@ -36,7 +36,7 @@ class OpenRound:
         for node, user in self.nodes.items():
             entries = request_entries(text, self.key.user(user), frozen)
             # Everything of ours is in the one config record: other mods expect just one.
-            own = ConfigRecord({**config, "server-round": self.number, **entries})  # type: ignore[arg-type]
+            own = ConfigRecord({**config, "server-round": self.number, **entries})
             content = RecordDict({"arrays": arrays, "config": own})
             self.bytes_down += arrays.count_bytes() + own.count_bytes()
             yield Message(content, node, MessageType.TRAIN, ttl=seconds)

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from hushbit.ballot import Ballot
 from hushbit.describe import description_from_text
@@ -14,6 +14,18 @@ from hushbit.keys import UserKey
 MECHANISM_KEY, USER_KEY, FROZEN_KEY = "hushbit-mechanism", "hushbit-key", "hushbit-frozen"
 BALLOT_RECORD, BALLOT_ARRAY = "ballot", "bits"
 SERIALIZED = "hushbit.ballot"
+
+
+Kind = TypeVar("Kind", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def records(content: RecordDict, kind: type[Kind]) -> dict[str, Kind]:
+    """The records of one kind.
+
+    Flower's own views (`content.array_records`) refer to themselves, so that a reply would stay
+    in memory until the garbage collector comes by.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
 
 
 @dataclass(frozen=True)
@@ -27,12 +39,17 @@ class Request:
 
 def request_entries(text: str, key: UserKey, frozen: Sequence[str]) -> dict[str, Any]:
     """A request as entries for the one ConfigRecord of a train message."""
-    return {MECHANISM_KEY: text, USER_KEY: key.to_bytes(), FROZEN_KEY: list(frozen)}
+    entries: dict[str, Any] = {MECHANISM_KEY: text, USER_KEY: key.to_bytes()}
+    if frozen:  # Flower cannot count the bytes of an empty list
+        entries[FROZEN_KEY] = list(frozen)
+    return entries
 
 
 def read_request(content: RecordDict) -> Request:
     """The request in a train message; a message without a whole one is refused."""
-    found = [record for record in content.config_records.values() if MECHANISM_KEY in record]
+    found = [
+        record for record in records(content, ConfigRecord).values() if MECHANISM_KEY in record
+    ]
     if len(found) != 1:
         raise InvalidInput(
             "the train message asks for no private ballot; the server needs HushbitStrategy"
@@ -54,10 +71,10 @@ def ballot_record(ballot: Ballot) -> ArrayRecord:
 
 def read_ballot(content: RecordDict, most_bytes: int) -> Ballot:
     """The ballot of a reply; whatever else came as an array is refused unread."""
-    records = content.array_records
-    if list(records) != [BALLOT_RECORD] or list(records[BALLOT_RECORD]) != [BALLOT_ARRAY]:
+    found = records(content, ArrayRecord)
+    if list(found) != [BALLOT_RECORD] or list(found[BALLOT_RECORD]) != [BALLOT_ARRAY]:
         raise RefusedBallot("damaged", "a reply holds one ballot and no other arrays")
-    array = records[BALLOT_RECORD][BALLOT_ARRAY]
+    array = found[BALLOT_RECORD][BALLOT_ARRAY]
     if array.stype != SERIALIZED or not isinstance(array.data, bytes):
         raise RefusedBallot("damaged", f"a ballot is sent as {SERIALIZED}; got {array.stype!r}")
     if len(array.data) > most_bytes:

@@ -11,7 +11,7 @@ scaled            the own update times -20 (model replacement against the task)
 inner-product     -mean: the sum keeps its direction but loses 2f of its length
 little            mean - z · spread, z as large as hides within the majority's spread
 sybils            four groups, each an extreme user with its own direction
-adaptive          the longest update that the filter must accept, against the mean
+adaptive          knows the filter: against the mean, as far as no rule is broken
 label-flip, backdoor  poisoned data, see `hushbit.robust.poison`; updates and bits are honest
 """
 
@@ -27,7 +27,9 @@ from hushbit.checks import choice
 from hushbit.cpa import CPA
 from hushbit.keys import UserKeys
 from hushbit.mechanism import Mechanism
-from hushbit.robust.pulls import largest_norm
+from hushbit.robust.bound import worst_shift
+from hushbit.robust.filter import FEWEST_USERS
+from hushbit.robust.pulls import largest_norm, noise_size
 from hushbit.rotation import Rotated, Rotation
 from hushbit.subset import Subset
 from hushbit.tally import Counters
@@ -61,7 +63,7 @@ def craft(attack: str, updates: Rows, view: View, mechanism: Mechanism, seed: in
     if attack == "little":
         return _repeat(view.mean - little_z(view.users, view.attackers) * view.spread, updates)
     if attack == "adaptive":
-        return _repeat(against * honest_norm(mechanism, view), updates)
+        return _adaptive(updates, mechanism, view, against)
     if attack == "sybils":
         return _sybils(updates, mechanism, view, seed)
     return _repeat(against * extreme_norm(mechanism, view), updates)
@@ -153,6 +155,20 @@ def _wanted(
 
 def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return np.packbits(bits, bitorder="little")
+
+
+def _adaptive(
+    updates: Rows, mechanism: Mechanism, view: View, against: NDArray[np.float64]
+) -> Rows:
+    """As long as the clip allows and the sketch's noise hides (see `hushbit.robust.bound`)."""
+    longest, inner = honest_norm(mechanism, view), _inner(mechanism)
+    share = min(view.attackers / view.users, 0.49)
+    if isinstance(inner, CPA | Subset) and view.users >= FEWEST_USERS:
+        shift = worst_shift(share, inner.dim, view.users, noise_size(inner), longest)
+        # Distance from the honest mean is what stands out, so its length is taken off.
+        hidden = shift.hidden / share - float(np.linalg.norm(view.mean))
+        longest = min(longest, max(0.0, hidden))
+    return _repeat(against * longest, updates)
 
 
 def _sybils(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Rows:

@@ -1,10 +1,22 @@
 """Packed unmasked ballots of two points: one bit a vote, 64 votes a word."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.kernels.chacha import fill_states
-from hushbit.kernels.count import TILE_BLOCKS, TILE_BYTES, draw_plane
+from hushbit.kernels.count import (
+    FLUSH_GROUPS,
+    GROUP,
+    PLANES,
+    TILE_BLOCKS,
+    TILE_BYTES,
+    TILE_WORDS,
+    add_group,
+    draw_plane,
+    flush,
+)
 from hushbit.kernels.jit import njit
 
 Words = NDArray[np.uint64]
@@ -43,18 +55,25 @@ def ones(word: np.uint64) -> np.int64:
 
 @njit
 def sketch_users(
-    rows: Words, signs: Words, valid: Words, run: int, first: int, last: int,
-    sketch: NDArray[np.int16],
+    rows: NDArray[Any], signs: NDArray[Any], sizes: NDArray[np.int64], run: int, first: int,
+    last: int, sketch: NDArray[np.int16],
 ) -> None:  # fmt: skip
-    """sketch[u, b] = sum of ballot times random sign over the b-th run of `run` words."""
+    """sketch[u, b] = sum of ballot times random sign over the b-th run of `run` words.
+
+    Words have 8, 16, 32 or 64 bits; `sizes` says how many votes a run has.
+    """
     words = rows.shape[1]
     for user in range(first, last):
         row = rows[user]
+        if run == 1:  # apart, since a loop without an inner one is vectorised
+            for w in range(sketch.shape[1]):
+                sketch[user, w] = np.int16(sizes[w] - 2 * ones(np.uint64(row[w] ^ signs[w])))
+            continue
         for bucket in range(sketch.shape[1]):
-            total = np.int64(0)
+            differ = np.int64(0)
             for w in range(bucket * run, min((bucket + 1) * run, words)):
-                total += ones(valid[w]) - 2 * ones((row[w] ^ signs[w]) & valid[w])
-            sketch[user, bucket] = np.int16(total)
+                differ += ones(np.uint64(row[w] ^ signs[w]))
+            sketch[user, bucket] = np.int16(sizes[bucket] - 2 * differ)
 
 
 @njit
@@ -98,3 +117,34 @@ def score_users(
                 size = planes[k, w]
                 total += (ones(size) - 2 * ones(down & size)) << (k - 1)
         scores[user] = total
+
+
+@njit
+def count_rows(rows: Words, first: int, last: int, counter: NDArray[np.int64]) -> None:
+    """counter[i] -= sum over users of (±1 of vote i), for the tiles first … last-1.
+
+    What `count_tiles` counts for two points, from ballots that are unmasked already.
+    """
+    users, words = rows.shape
+    group = np.zeros(GROUP * TILE_WORDS, np.uint64)
+    planes = np.zeros(PLANES * TILE_WORDS, np.uint64)
+    for tile in range(first, last):
+        begin = tile * TILE_WORDS
+        inside = min(TILE_WORDS, words - begin)
+        into = counter[64 * begin : min(64 * (begin + inside), counter.size)]
+        held = 0
+        group[:] = np.uint64(0)
+        for base in range(0, users, GROUP):
+            for u in range(GROUP):
+                part = group[u * TILE_WORDS : u * TILE_WORDS + inside]
+                if base + u < users:
+                    part[:] = rows[base + u, begin : begin + inside]
+                else:
+                    part[:] = np.uint64(0)
+            add_group(group, planes)
+            held += 1
+            if held == FLUSH_GROUPS:
+                flush(planes, into)
+                held = 0
+        flush(planes, into)
+        into += users

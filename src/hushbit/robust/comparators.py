@@ -18,7 +18,7 @@ Row = NDArray[np.float64]
 
 def coordinate_median(updates: Rows, attackers: int) -> Row:
     """The median of each entry."""
-    return np.median(updates, axis=0).astype(np.float64)
+    return np.asarray(np.median(updates, axis=0), dtype=np.float64)
 
 
 def trimmed_mean(updates: Rows, attackers: int) -> Row:
@@ -26,7 +26,7 @@ def trimmed_mean(updates: Rows, attackers: int) -> Row:
     users = len(updates)
     cut = min(attackers, (users - 1) // 2)
     kept = np.partition(updates, (cut, users - 1 - cut), axis=0)[cut : users - cut]
-    return kept.mean(axis=0, dtype=np.float64)
+    return np.asarray(kept.mean(axis=0, dtype=np.float64))
 
 
 def norm_clipping(updates: Rows, attackers: int) -> Row:
@@ -39,14 +39,14 @@ def norm_clipping(updates: Rows, attackers: int) -> Row:
 def krum(updates: Rows, attackers: int) -> Row:
     """The update nearest to its K - attackers - 2 nearest neighbours (Blanchard et al. 2017)."""
     best = int(np.argmin(_krum_scores(_distances(updates), attackers)))
-    return updates[best].astype(np.float64)
+    return np.asarray(updates[best], dtype=np.float64)
 
 
 def multi_krum(updates: Rows, attackers: int) -> Row:
     """The mean of the K - attackers updates with the best Krum scores."""
     scores = _krum_scores(_distances(updates), attackers)
     chosen = np.argsort(scores, kind="stable")[: max(1, len(updates) - attackers)]
-    return updates[chosen].mean(axis=0, dtype=np.float64)
+    return np.asarray(updates[chosen].mean(axis=0, dtype=np.float64))
 
 
 def bulyan(updates: Rows, attackers: int) -> Row:
@@ -62,7 +62,7 @@ def bulyan(updates: Rows, attackers: int) -> Row:
     kept = max(1, len(chosen) - 2 * faulty)
     gap = np.abs(chosen - np.median(chosen, axis=0))
     nearest = np.argpartition(gap, kept - 1, axis=0)[:kept]
-    return np.take_along_axis(chosen, nearest, axis=0).mean(axis=0, dtype=np.float64)
+    return np.asarray(np.take_along_axis(chosen, nearest, axis=0).mean(axis=0, dtype=np.float64))
 
 
 def sign_majority(updates: Rows, attackers: int) -> Row:
@@ -97,7 +97,7 @@ def _distances(updates: Rows) -> Row:
     power = np.einsum("ud,ud->u", rows, rows)
     gaps = power[:, None] + power[None, :] - 2 * rows @ rows.T
     np.fill_diagonal(gaps, math.inf)
-    return np.maximum(gaps, 0.0)
+    return np.asarray(np.maximum(gaps, 0.0))
 
 
 def _krum_scores(gaps: Row, attackers: int) -> Row:

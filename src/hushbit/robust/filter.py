@@ -5,9 +5,10 @@
 2. Each is sharpened on whole ballots; every user is scored on the direction that the *others*
    span, s = y · v, so that an honest score is m + noise with |m| <= reach = clip / sigma.
 3. Reach rule:  |s| > reach + z cannot be honest, z = sqrt(2 ln(2 K D / rate)) by Hoeffding.
-   Group rule:  var(s) > 1 + share · reach²: more of one mind than a natural group; the
-   smaller of two groups goes. `share` is the largest natural group of honest users that all
-   send clip-long updates one way (1/10: users who hold one of ten classes each give 0.09).
+   Two-minds rule:  honest spread has one hump, and the best cut of a one-humped spread in two
+   explains at most 3/4 of its variance (uniform). A cut that explains more than `explained`
+   of what is not noise, between groups more than GAP noises apart, of which the smaller is
+   larger than `share` (a natural group), divides users of two minds: the smaller group goes.
 4. Directions that break neither rule are natural: they are set aside and nobody is removed.
 """
 
@@ -27,6 +28,8 @@ from hushbit.robust.pulls import Pulls, Vector, sketch_signs, unmask
 TRACY_WIDOM_99 = 2.0234
 FEWEST_USERS = 20
 SHARPENINGS = 2
+GAP = 5.0
+POWER_STEPS, POWER_GAIN, POWER_START = 40, 5e-3, 0x70
 
 
 @dataclass(frozen=True)
@@ -34,24 +37,27 @@ class Rule:
     """What the filter promises; nothing in it depends on the data.
 
     rate        chance that any honest user at all is removed in a round by the reach rule
-    share       largest natural group: honest variance along a direction <= share · reach²
+    share       largest natural group of honest users who are all of one mind
+    explained   share of the variance that a cut of honest users in two never explains
     sketch      numbers kept of each ballot
     directions  most directions that are looked at in a round
     """
 
     rate: float = 0.01
-    share: float = 0.1
+    share: float = 0.15
+    explained: float = 0.85
     sketch: int = 256
     directions: int = 12
 
     def __post_init__(self) -> None:
-        if not 0 < real("rate", self.rate) < 1 or not 0 < real("share", self.share) <= 1:
-            raise InvalidInput(f"rate and share lie in (0, 1); got {self.rate} and {self.share}")
+        for name in ("rate", "share", "explained"):
+            if not 0 < real(name, getattr(self, name)) < 1:
+                raise InvalidInput(f"{name} must lie in (0, 1); got {getattr(self, name)!r}")
         whole("sketch", self.sketch, 8, 4096)
         whole("directions", self.directions, 1, 1000)
 
     def slack(self, users: int) -> float:
-        """z: an honest score leaves its mean by more with a chance of rate / (users · directions)."""
+        """z: how far an honest score may leave its mean, but for a chance of rate in a round."""
         return math.sqrt(2 * math.log(2 * users * self.directions / self.rate))
 
 
@@ -59,7 +65,7 @@ class Rule:
 class Verdict:
     """Whose ballots count, and why the others do not.
 
-    `looked` lists (top eigenvalue, edge, score variance, removed by reach, removed by group).
+    `looked` lists (top eigenvalue, edge, score variance, removed by reach, removed as a group).
     """
 
     accepted: NDArray[np.bool_]
@@ -79,7 +85,7 @@ def noise_edge(users: int, size: int) -> float:
     """
     n, p = float(users - 1), float(size)
     root = math.sqrt(n) + math.sqrt(p)
-    width = root * (1 / math.sqrt(n) + 1 / math.sqrt(p)) ** (1 / 3)
+    width: float = root * (1 / math.sqrt(n) + 1 / math.sqrt(p)) ** (1 / 3)
     return (root**2 + TRACY_WIDOM_99 * width) / n
 
 
@@ -119,17 +125,28 @@ def judge(pulls: Pulls, signs: NDArray[np.uint8], rule: Rule) -> Verdict:
 def _top(
     sketch: NDArray[np.float32], accepted: NDArray[np.bool_], natural: list[NDArray[np.float32]]
 ) -> tuple[float, NDArray[np.float32], Vector]:
-    """Largest variance of the accepted sketches off the natural axes, its axis and the users'
-    places along it."""
-    rows = sketch[accepted] if not accepted.all() else sketch
-    rows = rows - rows.mean(axis=0)
-    for axis in natural:
-        rows -= np.outer(rows @ axis, axis)
-    values, vectors = np.linalg.eigh(rows.T @ rows)
-    axis = vectors[:, -1]
+    """Largest variance of the accepted sketches off the natural axes, its axis, users' places.
+
+    Power iteration: it never finds more variance than there is.
+    """
+    rows = sketch if accepted.all() else sketch[accepted]
+    centre = rows.mean(axis=0)
+    axis = np.random.default_rng(POWER_START).normal(size=centre.size).astype(np.float32)
+    last, found = axis, 0.0
+    for _ in range(POWER_STEPS):
+        for other in natural:
+            axis -= (axis @ other) * other
+        axis /= np.linalg.norm(axis)
+        places = rows @ axis
+        places -= centre @ axis
+        before, found = found, float(places @ places) / (len(rows) - 1)
+        last = axis
+        if found <= before * (1 + POWER_GAIN):
+            break
+        axis = places @ rows - places.sum() * centre
     weights = np.zeros(len(sketch))
-    weights[accepted] = rows @ axis
-    return float(values[-1]) / (len(rows) - 1), axis, weights
+    weights[accepted] = places
+    return found, last, weights
 
 
 def _sharpen(pulls: Pulls, accepted: NDArray[np.bool_], weights: Vector) -> Vector:
@@ -152,17 +169,18 @@ def _sharpen(pulls: Pulls, accepted: NDArray[np.bool_], weights: Vector) -> Vect
 def _suspects(
     scores: Vector, accepted: NDArray[np.bool_], reach: float, rule: Rule
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], float]:
-    """Who breaks the reach rule, who stands in the smaller group if the group rule is broken."""
+    """Who breaks the reach rule, who is in the smaller of two groups."""
     beyond = accepted & (np.abs(scores) > reach + rule.slack(scores.size))
     inside = scores[accepted]
-    variance = float(inside.var(ddof=1))
-    allowed = 1 + rule.share * reach**2
     group = np.zeros_like(accepted)
-    if variance > allowed * (1 + 3 * math.sqrt(2 / inside.size)):
-        cut = split(inside)
-        high = accepted & (scores > cut)
-        low = accepted & ~high
-        group = high if high.sum() < low.sum() else low
+    cut = split(inside)
+    low, high = inside[inside <= cut], inside[inside > cut]
+    smaller = min(low.size, high.size) / inside.size
+    apart = float(high.mean() - low.mean()) if smaller else 0.0
+    between = smaller * (1 - smaller) * apart**2
+    variance = float(inside.var())
+    if smaller > rule.share and apart > GAP and between > rule.explained * (variance - 1):
+        group = accepted & ((scores <= cut) == (low.size < high.size))
     return beyond, group, variance
 
 

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from hushbit.ballot import Ballots
 from hushbit.baselines import MVU, SignRR
 from hushbit.cpa import CPA
+from hushbit.decode import gain_and_shift, noise_power
 from hushbit.errors import InvalidInput
 from hushbit.kernels.chacha import keystream
+from hushbit.kernels.count import TILE_WORDS
 from hushbit.kernels.signs import WORD_TAG
 from hushbit.kernels.threads import spread
 from hushbit.keys import RoundKey, as_words
 from hushbit.mechanism import Mechanism
-from hushbit.robust.bits import add_weighted, score_users, sketch_users, unmask_users
+from hushbit.robust.bits import add_weighted, count_rows, score_users, sketch_users, unmask_users
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
@@ -61,16 +63,19 @@ class PackedPulls:
         self._words = rows.view(np.uint64)
 
     def sketch(self, signs: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-        """Counts of bits, 64 votes at a time."""
-        words = self._words.shape[1]
-        run = -(-words // size)
-        flips, valid = _words(signs), _words(np.ones(self.dim, dtype=np.uint8))
-        counted = np.empty((self.users, -(-words // run)), dtype=np.int16)
+        """Counts of differing bits; unused bits of ballots and signs are zero and never differ."""
+        votes = -(-self.dim // size)
+        unit = next((bits for bits in (8, 16, 32) if bits >= votes), 64)
+        run = -(-votes // unit)
+        rows = self._words.view(f"u{unit // 8}")
+        flips = _words(signs).view(f"u{unit // 8}")
+        scale, sizes = _runs(self.dim, unit * run)
+        counted = np.empty((self.users, sizes.size), dtype=np.int16)
         spread(
-            lambda first, last: sketch_users(self._words, flips, valid, run, first, last, counted),
+            lambda first, last: sketch_users(rows, flips, sizes, run, first, last, counted),
             self.users,
         )
-        return counted * _run_scale(self.dim, 64 * run)
+        return counted * scale
 
     def combine(self, weights: Vector) -> Vector:
         """Sum over users of weight · y."""
@@ -97,6 +102,12 @@ class PackedPulls:
         spread(lambda first, last: score_users(self._words, planes, first, last, found), self.users)
         return np.asarray(found * unit)
 
+    def count(self, accepted: NDArray[np.bool_], counter: NDArray[np.int64]) -> None:
+        """Count the accepted ballots as a tally of two points does."""
+        rows = self._words if accepted.all() else self._words[accepted]
+        tiles = -(-rows.shape[1] // TILE_WORDS)
+        spread(lambda first, last: count_rows(rows, first, last, counter), tiles)
+
     def powers(self) -> Vector:
         """Every entry is ±1."""
         return np.full(self.users, float(self.dim))
@@ -108,38 +119,35 @@ class DecodedPulls:
     def __init__(self, mechanism: CPA | Subset, ballots: Ballots, round_key: RoundKey) -> None:
         self.users, self.dim = len(ballots), mechanism.dim
         self._source = mechanism, ballots, round_key
-        self.sigma = math.sqrt(self._decode(0)[1])
+        self.sigma = noise_size(mechanism)
         self.reach = largest_norm(mechanism) / self.sigma
 
-    def _decode(self, user: int) -> tuple[Vector, float]:
+    def _decode(self, user: int) -> Vector:
         mechanism, ballots, round_key = self._source
         tally = mechanism.tally(round_key, histogram=False)
         tally.add_many(ballots[user : user + 1])
         if isinstance(mechanism, CPA):
-            estimate = mechanism.estimate(tally, decoder="corrected")
-        else:
-            estimate = mechanism.estimate(tally)
-        assert estimate.noise is not None
-        return estimate.mean, estimate.noise
+            return mechanism.estimate(tally, decoder="corrected").mean
+        return mechanism.estimate(tally).mean
 
     def _rows(self, first: int) -> NDArray[np.float32]:
         """Some users' ballots; two axes."""
         last = min(first + ROWS_AT_ONCE, self.users)
         made = np.empty((last - first, self.dim), dtype=np.float32)
         for row, user in zip(made, range(first, last), strict=True):
-            row[:] = self._decode(user)[0] / self.sigma
+            row[:] = self._decode(user) / self.sigma
         return made
 
     def sketch(self, signs: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
         """Signed sums over runs."""
         run = -(-self.dim // size)
-        flips = 1 - 2 * signs.astype(np.float32)
+        flips = 2 * signs.astype(np.float32) - 1
         edges = np.arange(0, self.dim, run)
         parts = [
             np.add.reduceat(self._rows(first) * flips, edges, axis=1)
             for first in range(0, self.users, ROWS_AT_ONCE)
         ]
-        return np.concatenate(parts) * _run_scale(self.dim, run)
+        return np.concatenate(parts) * _runs(self.dim, run)[0]
 
     def combine(self, weights: Vector) -> Vector:
         """Sum over users of weight · y."""
@@ -165,9 +173,8 @@ def unmask(mechanism: Mechanism, ballots: Ballots, round_key: RoundKey) -> Pulls
     inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
     if isinstance(inner, SignRR) or (isinstance(inner, MVU) and inner.bits == 1):
         return PackedPulls(_whole_words(ballots.payload), inner.dim, _plain_reach(inner))
-    if isinstance(inner, CPA) and inner.counts == (2,) and inner.block_size == 1:
-        if not inner.quantizer.uses_dither:
-            return _two_point_pulls(inner, ballots, round_key)
+    if isinstance(inner, CPA) and _one_bit_an_entry(inner):
+        return _two_point_pulls(inner, ballots, round_key)
     if isinstance(inner, CPA) or (isinstance(inner, Subset) and inner.inner.preset == "corrected"):
         moved = dataclasses.replace(ballots, fingerprint=inner.fingerprint)
         return DecodedPulls(inner, moved, round_key)
@@ -184,12 +191,29 @@ def largest_norm(mechanism: CPA | Subset) -> float:
     return edge if cpa.clip is None else min(cpa.clip, edge)
 
 
+def noise_size(mechanism: CPA | Subset) -> float:
+    """sigma: root mean square of one ballot's noise in an entry of its own decoded update."""
+    cpa = mechanism.inner if isinstance(mechanism, Subset) else mechanism
+    power = 0.0
+    for stage in cpa.stages:
+        gain, _ = gain_and_shift("corrected", stage.response.beta, stage.rho)
+        power += float(noise_power(stage.points, gain, stage.rho).mean())
+    if isinstance(mechanism, Subset):
+        power *= cpa.blocks / mechanism.report
+    return math.sqrt(power)
+
+
 def sketch_signs(round_key: RoundKey, dim: int) -> NDArray[np.uint8]:
     """Random bits, one an entry, from the server's secret: no user can foresee them."""
     label = b"hushbit/1 sketch" + round_key.round.to_bytes(8, "little")
     drawn = np.empty(-(-dim // 32), dtype=np.uint32)
     keystream(as_words(hmac.digest(round_key.secret, label, "sha256")), SKETCH_TAG, 0, 0, 0, drawn)
     return np.unpackbits(drawn.astype("<u4").view(np.uint8), bitorder="little")[:dim]
+
+
+def _one_bit_an_entry(cpa: CPA) -> bool:
+    two = cpa.counts == (2,) and cpa.block_size == 1 and cpa.stages[0].family == "hadamard"
+    return two and cpa.rounding != "subtractive"
 
 
 def _two_point_pulls(cpa: CPA, ballots: Ballots, round_key: RoundKey) -> PackedPulls:
@@ -199,9 +223,8 @@ def _two_point_pulls(cpa: CPA, ballots: Ballots, round_key: RoundKey) -> PackedP
     spread(
         lambda first, last: unmask_users(keys, WORD_TAG, payload, first, last, rows), len(payload)
     )
-    stage = cpa.stages[0]
-    reach = float(stage.response.beta) * largest_norm(cpa) / stage.points.radius
-    return PackedPulls(rows, cpa.dim, reach)
+    rows &= _words(np.ones(cpa.dim, dtype=np.uint8)).view(np.uint8)
+    return PackedPulls(rows, cpa.dim, largest_norm(cpa) / noise_size(cpa))
 
 
 def _plain_reach(mechanism: SignRR | MVU) -> float:
@@ -217,10 +240,11 @@ def _whole_words(payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _words(bits: NDArray[np.uint8]) -> NDArray[np.uint64]:
     packed = np.packbits(bits, bitorder="little")
-    return _whole_words(packed[None, :])[0].view(np.uint64)
+    return np.asarray(_whole_words(packed[None, :])[0].view(np.uint64))
 
 
-def _run_scale(dim: int, run: int) -> NDArray[np.float32]:
-    """1 / sqrt(entries) of each run; the last one may be short."""
+def _runs(dim: int, run: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """1 / sqrt(entries) and entries of each run; the last one may be short."""
     starts = np.arange(0, dim, run)
-    return (1 / np.sqrt(np.minimum(starts + run, dim) - starts)).astype(np.float32)
+    sizes = np.minimum(starts + run, dim) - starts
+    return (1 / np.sqrt(sizes)).astype(np.float32), sizes.astype(np.int64)

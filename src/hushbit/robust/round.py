@@ -15,7 +15,7 @@ from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
 from hushbit.robust.attacks import CRAFTED, View, against_clip, craft, directed_bits
 from hushbit.robust.comparators import COMPARATORS, robust_mean
-from hushbit.robust.filter import filter_ballots
+from hushbit.robust.filtered import filtered_tally
 from hushbit.tally import Tally
 
 FROM_HISTOGRAM = ("median", "trimmed-mean")
@@ -70,21 +70,17 @@ def attacked_ballots(
     return dataclasses.replace(ballots, payload=payload)
 
 
-def defended(
-    settings: Settings, mechanism: Mechanism, ballots: Ballots, attackers: Flags, key: RoundKey
-) -> tuple[Ballots, Removals | None]:
-    """The ballots that the spectral filter accepts; other defences act on the estimate."""
+def count_defended(
+    settings: Settings, tally: Tally, ballots: Ballots, attackers: Flags
+) -> Removals | None:
+    """Count the ballots, with the spectral defence only those that the filter accepts."""
     if settings.defence != "spectral":
-        return ballots, None
-    accepted = filter_ballots(mechanism, ballots, key).accepted
-    removals = Removals(_share(~accepted[~attackers]), _share(~accepted[attackers]))
-    if accepted.all():
-        return ballots, removals
-    kept = dataclasses.replace(
-        ballots, users=ballots.users[accepted], payload=ballots.payload[accepted],
-        overloaded=ballots.overloaded[accepted],
-    )  # fmt: skip
-    return kept, removals
+        tally.add_many(ballots)
+        return None
+    counted, verdict = filtered_tally(tally.mechanism, ballots, tally.round_key)
+    tally.merge(counted)
+    gone = ~verdict.accepted
+    return Removals(_share(gone[~attackers]), _share(gone[attackers]))
 
 
 def robust_estimate(

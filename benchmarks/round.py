@@ -1,0 +1,141 @@
+"""One round of 1 000 users, beside the same round written the authors' way, in one run.
+
+    python benchmarks/round.py [--users 1000] [--repeats 3] [--threads N] [--json]
+
+The two take turns; each figure is the best of its repeats. "aggregation" is everything between
+local updates and the decoded mean: encode, tally, estimate. "server" is its part from the bits that
+arrived to the mean: words drawn again, votes counted, mean decoded.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from typing import Any
+
+import authors_way
+import numpy as np
+import torch
+
+from hushbit.errors import HushbitError
+from hushbit.fl import setup as lab
+from hushbit.fl.data import Dataset
+from hushbit.fl.rounds import Progress, one_round, start
+from hushbit.fl.settings import Settings
+from hushbit.kernels import threads
+
+RATE, RADIUS, EPSILON, SAMPLES, BATCH = 0.03, 0.02, 0.5, 5, 16
+AGGREGATION, SERVER = ("encode", "tally", "estimate"), ("tally", "estimate")
+
+
+def prepare(users: int, data: str | None) -> tuple[lab.Setup, str]:
+    """The round of the lab, on MNIST if it is at hand, else on noise of the same shape."""
+    settings = Settings(
+        dataset="mnist", users=users, samples_per_user=SAMPLES, rounds=10**6, mechanism="cpa",
+        epsilon_per_bit=EPSILON, radius=RADIUS, rate=RATE, batch_size=BATCH,
+        evaluate_every=10**6,
+    )  # fmt: skip
+    try:
+        return lab.prepare(settings, data), "mnist"
+    except HushbitError:
+        lab.load = lambda *_, **__: noise(users * SAMPLES)
+        return lab.prepare(settings), "random images of MNIST's shape"
+
+
+def noise(samples: int) -> Dataset:
+    """Random images: only the time matters."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (samples, 1, 28, 28), dtype=np.uint8)
+    labels = rng.integers(0, 10, samples)
+    return Dataset("mnist", 10, images, labels, images[:100], labels[:100])
+
+
+def our_round(setup: lab.Setup, progress: Progress) -> dict[str, float]:
+    """Wall and CPU seconds of a round, and of its aggregation."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    made = one_round(setup, progress)
+    return {
+        "wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu,
+        "aggregation_wall": sum(made.seconds[phase] for phase in AGGREGATION),
+        "aggregation_cpu": sum(made.cpu_seconds[phase] for phase in AGGREGATION),
+        "server_wall": sum(made.seconds[phase] for phase in SERVER),
+        "server_cpu": sum(made.cpu_seconds[phase] for phase in SERVER),
+        **{f"{phase}_wall": spent for phase, spent in made.seconds.items()},
+    }  # fmt: skip
+
+
+def their_round(users: list[authors_way.User], weights: dict[str, Any]) -> dict[str, float]:
+    """The same, the authors' way."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    updates = [user.train(weights) for user in users]
+    half_wall, half_cpu = time.perf_counter(), time.process_time()
+    mean = authors_way.aggregate(updates, torch.tensor([-RADIUS, RADIUS]), EPSILON)
+    spent = {
+        "aggregation_wall": time.perf_counter() - half_wall,
+        "aggregation_cpu": time.process_time() - half_cpu,
+    }
+    for name in weights:
+        weights[name] = weights[name] + mean[name]
+    spent |= {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    bits = {name: torch.ones(like.numel(), len(users)) for name, like in updates[0].items()}
+    wall, cpu = time.perf_counter(), time.process_time()
+    authors_way.serve(bits, torch.tensor([-RADIUS, RADIUS]), EPSILON)
+    return spent | {
+        "server_wall": time.perf_counter() - wall, "server_cpu": time.process_time() - cpu,
+    }  # fmt: skip
+
+
+def best(runs: list[dict[str, float]]) -> dict[str, float]:
+    """The least of each figure."""
+    return {name: min(run[name] for run in runs) for name in runs[0]}
+
+
+def measure(users: int, repeats: int, data: str | None) -> dict[str, Any]:
+    """Both rounds in turn."""
+    setup, source = prepare(users, data)
+    progress = start(setup)
+    theirs = authors_way.users_of(setup.federation, RATE, BATCH)
+    weights = {k: v.clone() for k, v in theirs[0].model.state_dict().items()}
+    our_round(setup, progress)  # compiles kernels
+    ours_runs, their_runs = [], []
+    for _ in range(repeats):
+        their_runs.append(their_round(theirs, weights))
+        ours_runs += [our_round(setup, progress) for _ in range(3)]
+    ours, authors = best(ours_runs), best(their_runs)
+    figures = ("wall", "cpu", "aggregation_wall", "aggregation_cpu", "server_wall", "server_cpu")
+    return {
+        "users": users, "data": source, "dim": setup.model.dim, "cores": os.cpu_count(),
+        "python": platform.python_version(), "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "hushbit": ours, "authors_way": authors,
+        "times_faster": {name: authors[name] / ours[name] for name in figures},
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("--users", type=int, default=1000)
+    asked.add_argument("--repeats", type=int, default=3)
+    asked.add_argument("--threads", type=int, help="threads of both; else as many as torch takes")
+    asked.add_argument("--data", help="data folder; else HUSHBIT_DATA")
+    asked.add_argument("--json", action="store_true")
+    options = asked.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+        threads.set_threads(options.threads)
+    found = measure(options.users, options.repeats, options.data)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{found['users']} users, {found['dim']} weights, {found['data']}, "
+          f"torch {found['torch']}, {found['threads']} threads; best seconds")  # fmt: skip
+    print(f"{'':18}{'hushbit':>10}{'authors':>10}{'times':>8}")
+    for name, times in found["times_faster"].items():
+        ours, theirs = found["hushbit"][name], found["authors_way"][name]
+        print(f"{name:18}{ours:10.4f}{theirs:10.3f}{times:8.0f}")
+
+
+if __name__ == "__main__":
+    main()

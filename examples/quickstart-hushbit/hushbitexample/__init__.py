@@ -1,0 +1,1 @@
+"""Federated digits with private bits."""

@@ -1,0 +1,233 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.clientapp.mod import fixedclipping_mod, message_size_mod
+
+import hushbit as hb
+from flower.parts import context, policy, record, shifting_app, train_message
+from hushbit import baselines
+from hushbit.describe import description_text
+from hushbit.errors import InvalidInput
+from hushbit.flower import HushbitMod
+from hushbit.flower.wire import read_ballot, request_entries
+
+MODEL = {"w": np.zeros((3, 4), np.float32), "b": np.ones(2, np.float32)}
+CPA = hb.CPA(14, 1.0, 0.05)
+KEY = hb.RoundKey(bytes(32), 2).user(9)
+
+
+def add(amount: float) -> Any:
+    return lambda arrays: {
+        k: v + v.dtype.type(amount) if v.dtype.kind == "f" else v + 1 for k, v in arrays.items()
+    }
+
+
+def ask(
+    folder: Path, mechanism: hb.Mechanism = CPA, model: Any = MODEL, frozen: Any = (),
+    shift: Any = None, more_mods: Any = (), entries: Any = None, **changes: Any,
+) -> Message:  # fmt: skip
+    app = shifting_app(shift or add(0.01), [HushbitMod(policy(folder, **changes)), *more_mods])
+    asked = request_entries(description_text(mechanism), KEY, frozen)
+    return app(train_message(model, asked | (entries or {})), context())
+
+
+def spent(folder: Path) -> int:
+    ledger = folder / "ledger.db"
+    return len(hb.Ledger.open(ledger).entries()) if ledger.exists() else 0
+
+
+def test_the_reply_is_one_ballot_and_nothing_else(tmp_path: Path) -> None:
+    reply = ask(tmp_path)
+    assert list(reply.content) == ["ballot"]
+    ballot = read_ballot(reply.content, 100)
+    assert (ballot.fingerprint, ballot.round, ballot.user) == (CPA.fingerprint, 2, 9)
+    assert ballot.bits == 14
+    [entry] = hb.Ledger.open(tmp_path / "ledger.db").entries("me")
+    assert (entry.round, entry.mechanism, entry.cost) == (2, "CPA", hb.Cost(((1.0, 14),)))
+
+
+def test_the_ballot_encodes_the_update(tmp_path: Path) -> None:
+    mechanism = hb.CPA(14, math.inf, 0.05, rounding="nearest")
+    signs = np.where(np.arange(14) % 3 == 0, -0.01, 0.01).astype(np.float32)
+
+    def shift(arrays: Any) -> Any:
+        return {"w": arrays["w"] + signs[:12].reshape(3, 4), "b": arrays["b"] + signs[12:]}
+
+    reply = ask(tmp_path, mechanism, shift=shift, epsilon_per_bit=math.inf)
+    tally = mechanism.tally(hb.RoundKey(bytes(32), 2))
+    tally.add(read_ballot(reply.content, 100))
+    assert np.array_equal(np.sign(mechanism.estimate(tally).mean), np.sign(signs))
+
+
+def test_only_listed_metrics_leave(tmp_path: Path) -> None:
+    reply = ask(tmp_path, metrics=("loss",))
+    assert dict(reply.content["metrics"]) == {"loss": 0.25}
+    assert set(reply.content) == {"metrics", "ballot"}
+    app = shifting_app(add(0.01), [HushbitMod(policy(tmp_path))])
+    content = RecordDict({"arrays": record(MODEL), "config": ConfigRecord()})
+    for kind in (MessageType.EVALUATE, MessageType.QUERY):
+        answer = app(Message(content, 1, kind), context(**{"partition-id": 4}))
+        assert len(answer.content) == 0
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "changes"),
+    [
+        (hb.CPA(14, 1.5, 0.05), {}),
+        (hb.CPA(14, math.inf, 0.05), {}),
+        (CPA, {"epsilon_per_message": 5.0}),
+        (CPA, {"mechanisms": ("NestedCPA",)}),
+        (hb.Rotated(CPA), {}),
+        (baselines.FedAvg(14), {"mechanisms": ("FedAvg",)}),
+        (CPA, {"budget": 10.0, "delta": 0.0}),
+    ],
+)
+def test_a_request_beyond_the_policy_is_refused_and_costs_nothing(
+    tmp_path: Path, mechanism: hb.Mechanism, changes: Any
+) -> None:
+    reply = ask(tmp_path, mechanism, **changes)
+    assert reply.has_error()
+    assert spent(tmp_path) == 0
+
+
+def test_refusal_comes_before_training(tmp_path: Path) -> None:
+    def never(_: Any) -> Any:
+        pytest.fail("a refused request must not train")
+
+    assert ask(tmp_path, hb.CPA(14, 2.0, 0.05), shift=never).has_error()
+
+
+def test_what_the_policy_allows_passes(tmp_path: Path) -> None:
+    allowed = {"epsilon_per_bit": math.inf, "mechanisms": ("FedAvg", "Rotated/CPA", "SignRR")}
+    for mechanism in (baselines.FedAvg(14), hb.Rotated(CPA), baselines.SignRR(14, 1.0, 0.1)):
+        assert not ask(tmp_path, mechanism, **allowed).has_error()
+    assert not ask(tmp_path, CPA, epsilon_per_message=14.0, delta=0.0).has_error()
+
+
+def test_the_budget_lasts_over_restarts(tmp_path: Path) -> None:
+    limits = {"budget": 30.0, "delta": 0.0}
+    answers = [ask(tmp_path, **limits).has_error() for _ in range(3)]
+    assert answers == [False, False, True]
+    assert spent(tmp_path) == 2
+    assert ask(tmp_path, budget=20.0, delta=0.0).error.reason == "the client's budget is spent"
+
+
+def test_a_server_cannot_loosen_the_policy(tmp_path: Path) -> None:
+    entries = {"epsilon_per_bit": 99.0, "hushbit-policy": "loose.toml", "budget": 1e9}
+    assert ask(tmp_path, hb.CPA(14, 2.0, 0.05), entries=entries).has_error()
+
+
+def test_errors_tell_nothing_about_data(tmp_path: Path) -> None:
+    def broken(_: Any) -> Any:
+        raise ValueError("patient 17 has a rare disease")
+
+    reply = ask(tmp_path, shift=broken)
+    assert reply.error.reason == "the client's app failed"
+    reply = ask(tmp_path, shift=add(math.nan))
+    assert reply.error.reason == "the client's app failed"
+    assert spent(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"hushbit-key": b"short"}, {"hushbit-key": "text"}, {"hushbit-mechanism": "{}"},
+        {"hushbit-mechanism": 3}, {"hushbit-mechanism": description_text(hb.CPA(15, 1.0, 0.05))},
+        {"hushbit-frozen": "w"}, {"hushbit-frozen": ["*"]},
+    ],
+)  # fmt: skip
+def test_broken_requests_are_refused(tmp_path: Path, entries: Any) -> None:
+    assert ask(tmp_path, entries=entries).error.reason.startswith("the client")
+    assert spent(tmp_path) == 0
+
+
+def test_a_train_message_without_a_request_is_refused(tmp_path: Path) -> None:
+    app = shifting_app(add(0.01), [HushbitMod(policy(tmp_path))])
+    assert app(train_message(MODEL, {"lr": 0.1}), context()).has_error()
+
+
+def test_a_model_with_other_arrays_is_refused(tmp_path: Path) -> None:
+    for shift in (lambda a: {"w": a["w"]}, lambda a: {"w": a["w"].T, "b": a["b"]}):
+        assert ask(tmp_path, shift=shift).has_error()
+    assert spent(tmp_path) == 0
+
+
+def test_the_client_clips_by_its_own_norm(tmp_path: Path) -> None:
+    wide = {"mechanisms": ("FedAvg",), "epsilon_per_bit": math.inf}
+    fedavg = baselines.FedAvg(14)
+    reply = ask(tmp_path, fedavg, shift=add(3.0), l2_clip=0.5, **wide)
+    tally = fedavg.tally(hb.RoundKey(bytes(32), 2))
+    tally.add(read_ballot(reply.content, 1000))
+    assert np.linalg.norm(fedavg.estimate(tally).mean) == pytest.approx(0.5, rel=1e-5)
+
+
+def test_whole_numbers_and_frozen_arrays_are_not_voted_on(tmp_path: Path) -> None:
+    model = {
+        "fc.weight": np.zeros((3, 4), np.float32), "bn.running_mean": np.zeros(2, np.float32),
+        "bn.num_batches_tracked": np.array(3), "scale": np.array(1.0, np.float64),
+    }  # fmt: skip
+    assert not ask(tmp_path, hb.CPA(15, 1.0, 0.05), model=model).has_error()
+    frozen = hb.CPA(13, 1.0, 0.05)
+    assert not ask(tmp_path, frozen, model=model, frozen=["*.running_*"]).has_error()
+
+
+def test_it_works_with_other_mods(tmp_path: Path) -> None:
+    entries = {"clipping_norm": 0.001}
+    mods = [fixedclipping_mod, message_size_mod]
+    wide = {"mechanisms": ("FedAvg",), "epsilon_per_bit": math.inf}
+    fedavg = baselines.FedAvg(14)
+    reply = ask(tmp_path, fedavg, more_mods=mods, entries=entries, **wide)
+    tally = fedavg.tally(hb.RoundKey(bytes(32), 2))
+    tally.add(read_ballot(reply.content, 1000))
+    assert np.linalg.norm(fedavg.estimate(tally).mean) == pytest.approx(0.001, rel=1e-3)
+    outside = shifting_app(add(0.01), [message_size_mod, HushbitMod(policy(tmp_path))])
+    asked = train_message(MODEL, request_entries(description_text(CPA), KEY, ()))
+    assert not outside(asked, context()).has_error()
+
+
+def test_the_message_that_came_in_is_left_as_it_was(tmp_path: Path) -> None:
+    app = shifting_app(add(0.01), [HushbitMod(policy(tmp_path))])
+    message = train_message(MODEL, request_entries(description_text(CPA), KEY, ()))
+    name = message.object_id
+    first, second = app(message, context()), app(message, context())
+    assert message.object_id == name
+    assert read_ballot(first.content, 100).bits == read_ballot(second.content, 100).bits
+
+
+def test_coins_are_fresh_from_the_system(tmp_path: Path, monkeypatch: Any) -> None:
+    wide = hb.CPA(2000, 0.1, 0.05)
+    model = {"w": np.zeros(2000, np.float32)}
+    bits = {read_ballot(ask(tmp_path, wide, model=model).content, 999).payload for _ in range(3)}
+    assert len(bits) == 3
+    source = (Path(hb.__file__).parent / "flower" / "client.py").read_text()
+    assert "OsCoins()" in source
+    for path in (Path(hb.__file__).parent / "flower").glob("*.py"):
+        assert "SeededCoins" not in path.read_text()
+        assert "SimulationCoins" not in path.read_text()
+
+
+def test_the_charge_is_on_disk_before_the_ballot_leaves(tmp_path: Path, monkeypatch: Any) -> None:
+    import hushbit.flower.client as client
+
+    seen: list[int] = []
+    original = client.ballot_record
+    monkeypatch.setattr(
+        client, "ballot_record", lambda b: (seen.append(spent(tmp_path)), original(b))[1]
+    )
+    ask(tmp_path)
+    assert seen == [1]
+
+
+def test_a_ledger_that_cannot_be_written_stops_the_ballot(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"not a ledger")
+    assert ask(tmp_path).error.reason == "the client refused"
+
+
+def test_a_policy_is_needed() -> None:
+    for wrong in (None, 3, {"epsilon_per_bit": 1.0}):
+        with pytest.raises(InvalidInput):
+            HushbitMod(wrong)

@@ -1,0 +1,137 @@
+"""Real processes on loopback: TLS, node authentication, kills and resumptions, in one story."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hushbit as hb
+from flower.deployment import POLICY, Deployment, rows, until
+
+pytestmark = pytest.mark.flower
+
+NODES = ("ann", "bob", "eve")
+PATIENCE = 240
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    made = Deployment(tmp_path_factory.mktemp("net"))
+    try:
+        made.link = made.superlink()
+        made.nodes = {name: made.node(name, at) for at, name in enumerate(NODES)}
+        for name in NODES:
+            until(lambda name=name: made.online(name), 90, f"{name} is not online")
+        yield made
+    finally:
+        made.stop()
+
+
+def finish(net: Deployment, folder: Path) -> list[dict[str, object]]:
+    until(lambda: (folder / "done").exists(), PATIENCE, f"{folder.name} did not end")
+    return rows(folder)
+
+
+def ballots(net: Deployment, name: str) -> int:
+    return len(hb.Ledger.open(net.folder / f"{name}-home" / "ledger.db").entries())
+
+
+def hold(net: Deployment, name: str) -> None:
+    """Let a node's next training wait, and forget that it trained before."""
+    home = net.folder / f"{name}-home"
+    (home / "training").unlink(missing_ok=True)
+    (home / "wait").touch()
+
+
+def training(net: Deployment, name: str) -> None:
+    place = net.folder / f"{name}-home" / "training"
+    until(place.exists, PATIENCE, f"{name} was not asked to train")
+
+
+def release(net: Deployment, name: str) -> None:
+    (net.folder / f"{name}-home" / "wait").unlink()
+
+
+def test_a_round_completes_and_a_stranger_gets_nothing_in(net: Deployment) -> None:
+    stranger = net.node("mallory", 9, register=False)
+    until(lambda: stranger.poll() is not None, 90, "the stranger was not turned away")
+    assert not net.online("mallory")
+    folder = net.folder / "first"
+    net.run(folder, rounds=1, deadline=120)
+    [row] = finish(net, folder)
+    assert (row["asked"], row["accepted"], row["refused"], row["moved"]) == (3, 3, 0, 1)
+    assert [ballots(net, name) for name in NODES] == [1, 1, 1]
+    home = net.folder / "mallory-home"
+    assert not (home / "training").exists()
+    assert not (home / "ledger.db").exists()
+
+
+def test_a_client_over_budget_refuses_while_others_go_on(net: Deployment) -> None:
+    policy = net.folder / "eve-home" / "policy.toml"
+    policy.write_text(POLICY.format(budget=1500.0))
+    folder = net.folder / "poor"
+    net.run(folder, rounds=1, deadline=120)
+    [row] = finish(net, folder)
+    assert (row["accepted"], row["refused_error"], row["moved"]) == (2, 1, 1)
+    assert ballots(net, "eve") == 1
+    assert "budget is spent" in net.log("eve")
+    policy.write_text(POLICY.format(budget=1e9))
+
+
+def test_a_killed_node_does_not_hold_up_the_round(net: Deployment) -> None:
+    hold(net, "bob")
+    folder = net.folder / "killed-node"
+    net.run(folder, rounds=1, deadline=45)
+    training(net, "bob")
+    net.kill(net.nodes["bob"])
+    [row] = finish(net, folder)
+    assert (row["asked"], row["accepted"], row["moved"]) == (3, 2, 1)
+    assert row["seconds"] < 45 + 30
+    release(net, "bob")
+    net.nodes["bob"] = net.revive("bob", 1)
+
+
+def resumed(net: Deployment, folder: Path, before: list[int]) -> None:
+    """The run went on where it stood: three rounds, each once, nobody counted twice."""
+    made = finish(net, folder)
+    assert [row["round"] for row in made] == [1, 2, 3]
+    assert all(row["accepted"] <= 3 and row["moved"] == 1 for row in made)
+    counted = sum(int(row["accepted"]) for row in made)
+    sent = sum(ballots(net, name) for name in NODES) - sum(before)
+    assert counted <= sent
+
+
+def test_a_killed_server_app_goes_on_after_its_last_round(net: Deployment) -> None:
+    before = [ballots(net, name) for name in NODES]
+    folder = net.folder / "killed-app"
+    net.run(folder, rounds=3, deadline=120)
+    until(lambda: len(rows(folder)) >= 1, PATIENCE, "no round was done")
+    hold(net, "ann")
+    training(net, "ann")
+    os.kill(net.server_app(), signal.SIGKILL)
+    release(net, "ann")
+    kept = rows(folder)
+    assert 1 <= len(kept) < 3
+    time.sleep(2)
+    net.run(folder, rounds=3, deadline=120)
+    resumed(net, folder, before)
+    assert rows(folder)[: len(kept)] == kept
+
+
+def test_a_killed_superlink_comes_back_and_the_run_goes_on(net: Deployment) -> None:
+    before = [ballots(net, name) for name in NODES]
+    folder = net.folder / "killed-link"
+    net.run(folder, rounds=3, deadline=120)
+    until(lambda: len(rows(folder)) >= 1, PATIENCE, "no round was done")
+    hold(net, "ann")
+    training(net, "ann")
+    net.kill(net.link)
+    release(net, "ann")
+    kept = rows(folder)
+    net.link = net.superlink()
+    net.run(folder, rounds=3, deadline=120)
+    resumed(net, folder, before)
+    assert rows(folder)[: len(kept)] == kept

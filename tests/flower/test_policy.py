@@ -1,0 +1,76 @@
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flower.parts import context, policy
+from hushbit.errors import HushbitError, InvalidInput
+from hushbit.flower import Policy, RequestRefused, load_secret, node_policy
+
+TEXT = """
+epsilon_per_bit = 0.5
+epsilon_per_message = inf
+budget = 100.0
+delta = 1e-5
+l2_clip = 1.0
+mechanisms = ["CPA", "Rotated/CPA"]
+ledger = "mine.db"
+"""
+
+
+def test_a_policy_file_lies_with_its_ledger(tmp_path: Path) -> None:
+    place = tmp_path / "policy.toml"
+    place.write_text(TEXT)
+    found = node_policy(context(**{"hushbit-policy": str(place)}))
+    assert found.ledger == tmp_path / "mine.db"
+    assert found.mechanisms == ("CPA", "Rotated/CPA")
+    assert found.epsilon_per_message == math.inf
+    assert found.metrics == ()
+
+
+@pytest.mark.parametrize("name", [line.split(" =")[0] for line in TEXT.strip().splitlines()])
+def test_no_limit_has_a_default(tmp_path: Path, name: str) -> None:
+    place = tmp_path / "policy.toml"
+    place.write_text("\n".join(line for line in TEXT.splitlines() if not line.startswith(name)))
+    with pytest.raises(InvalidInput):
+        Policy.load(place)
+
+
+@pytest.mark.parametrize("text", ["", "x = ", TEXT + "more = 1", TEXT.replace("0.5", '"much"')])
+def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+    place = tmp_path / "policy.toml"
+    place.write_text(text)
+    with pytest.raises(InvalidInput):
+        Policy.load(place)
+
+
+def test_a_node_without_a_policy_refuses(tmp_path: Path) -> None:
+    with pytest.raises(RequestRefused, match="no policy"):
+        node_policy(context())
+    with pytest.raises(InvalidInput):
+        node_policy(context(**{"hushbit-policy": str(tmp_path / "absent.toml")}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon_per_bit": 0}, {"epsilon_per_bit": math.nan}, {"budget": True}, {"delta": 1.0},
+        {"l2_clip": -1}, {"mechanisms": ()}, {"mechanisms": "CPA"}, {"metrics": [3]},
+        {"ledger": ""}, {"ledger": 3}, {"user": ""},
+    ],
+)  # fmt: skip
+def test_senseless_limits_are_refused(tmp_path: Path, changes: Any) -> None:
+    with pytest.raises(InvalidInput):
+        policy(tmp_path, **changes)
+
+
+def test_a_secret_is_made_once_and_kept_private(tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "secret.key"
+    first = load_secret(place)
+    assert len(first) == 32
+    assert load_secret(place) == first
+    assert place.stat().st_mode & 0o077 == 0
+    place.write_bytes(b"short")
+    with pytest.raises(HushbitError):
+        load_secret(place)

@@ -1,0 +1,305 @@
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi, Strategy
+
+import hushbit as hb
+from flower.parts import SECRET, LocalGrid, federation, record
+from hushbit.errors import HushbitError, InvalidInput
+from hushbit.flower import HushbitStrategy, users_by_partition
+from hushbit.flower.wire import ballot_record, read_ballot
+
+DIM = 40
+OPEN = {"epsilon_per_bit": math.inf, "mechanisms": ("CPA", "FedAvg", "Rotated/CPA")}
+MODEL = {"w": np.full((4, 9), 0.5, np.float32), "b": np.zeros(4, np.float32)}
+
+
+def add(amount: float) -> Callable[[Any], Any]:
+    return lambda arrays: {
+        k: v + v.dtype.type(amount) if v.dtype.kind == "f" else v + 1 for k, v in arrays.items()
+    }
+
+
+def strategy(mechanism: Any = "fedavg", **changes: Any) -> HushbitStrategy:
+    options: dict[str, Any] = {
+        "secret": SECRET, "delta": 1e-5, "quorum": 1, "deadline_seconds": 0.5,
+    }  # fmt: skip
+    return HushbitStrategy(mechanism, **(options | changes))
+
+
+def run(grid: LocalGrid, made: HushbitStrategy, rounds: int = 1, model: Any = MODEL, **more: Any):
+    return made.start(grid, record(model), num_rounds=rounds, **more)
+
+
+def values(result: Any) -> dict[str, np.ndarray]:
+    return {name: array.numpy() for name, array in result.arrays.items()}
+
+
+def test_the_model_moves_by_the_mean_of_the_ballots(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(0.25), add(0.5), add(0.0)], **OPEN))
+    result = run(grid, strategy(), rounds=2)
+    assert np.allclose(values(result)["w"], 1.0)
+    assert values(result)["w"].dtype == np.float32
+    figures = result.train_metrics_clientapp[2]
+    assert (figures["asked"], figures["accepted"], figures["refused"]) == (3, 3, 0)
+    assert figures["epsilon_per_bit"] == math.inf
+
+
+def test_cpa_by_name_decodes_an_unbiased_mean(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(0.02)] * 8, **OPEN))
+    made = strategy("cpa", epsilon_per_bit=6.0, radius=0.05, rotate=True)
+    model = {"w": np.zeros(4000, np.float32)}
+    figures = (result := run(grid, made, model=model)).train_metrics_clientapp[1]
+    # 4000 entries of standard deviation 0.05 / sqrt(8): five of them are 0.0014.
+    assert abs(float(values(result)["w"].mean()) - 0.02) < 0.0014
+    assert figures["bytes_up"] == 8 * (40 + 500)
+    assert figures["epsilon_per_message"] == 24_000
+
+
+def test_replies_are_pulled_a_few_at_a_time(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(0.1)] * 20, **OPEN))
+    run(grid, strategy())
+    assert max(grid.pulled) <= 8
+
+
+def forged(asked: Message, reply: Message) -> RecordDict:
+    ballot = read_ballot(reply.content, 10_000)
+    key = hb.RoundKey(SECRET, ballot.round).user(100)
+    other = hb.Ballot(ballot.fingerprint, key.round, key.user, ballot.bits, ballot.payload)
+    return RecordDict({"ballot": ballot_record(other)})
+
+
+def other_round(asked: Message, reply: Message) -> RecordDict:
+    b = read_ballot(reply.content, 10_000)
+    return RecordDict({"ballot": ballot_record(hb.Ballot(b.fingerprint, 5, b.user, b.bits, b.payload))})  # fmt: skip  # noqa: E501
+
+
+def other_mechanism(asked: Message, reply: Message) -> RecordDict:
+    b = read_ballot(reply.content, 10_000)
+    return RecordDict({"ballot": ballot_record(hb.Ballot(bytes(8), b.round, b.user, b.bits, b.payload))})  # fmt: skip  # noqa: E501
+
+
+def raw(data: bytes, stype: str = "hushbit.ballot", name: str = "bits") -> RecordDict:
+    return RecordDict({"ballot": ArrayRecord({name: Array("uint8", (len(data),), stype, data)})})
+
+
+def damaged(asked: Message, reply: Message) -> RecordDict:
+    data = bytearray(reply.content["ballot"]["bits"].data)
+    data[-1] ^= 1
+    return raw(bytes(data))
+
+
+BAD = [
+    (forged, "forged"), (other_round, "round"), (other_mechanism, "mechanism"),
+    (damaged, "damaged"), (lambda a, r: raw(b""), "damaged"),
+    (lambda a, r: raw(bytes(10_000)), "length"), (lambda a, r: RecordDict(), "damaged"),
+    (lambda a, r: raw(r.content["ballot"]["bits"].data, "numpy.ndarray"), "damaged"),
+    (lambda a, r: raw(r.content["ballot"]["bits"].data, name="model"), "damaged"),
+    (lambda a, r: RecordDict({"arrays": record(MODEL)}), "damaged"),
+    (lambda a, r: RecordDict({"x": ArrayRecord(), **r.content}), "damaged"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "reason"), BAD, ids=[f"{i}-{b[1]}" for i, b in enumerate(BAD)])
+def test_bad_ballots_are_refused_and_counted(tmp_path: Path, change: Any, reason: str) -> None:
+    def tamper(asked: Message, reply: Message) -> list[Message]:
+        if asked.metadata.dst_node_id != 101:
+            return [reply]
+        return [Message(change(asked, reply), reply_to=asked)]
+
+    grid = LocalGrid(federation(tmp_path, [add(0.5), add(9.0), add(1.0)], **OPEN), tamper)
+    result = run(grid, strategy())
+    figures = result.train_metrics_clientapp[1]
+    assert (figures["accepted"], figures[f"refused_{reason}"]) == (2, 1)
+    assert np.allclose(values(result)["w"], 0.5 + 0.75)
+
+
+def test_duplicates_and_strangers_are_refused(tmp_path: Path) -> None:
+    strange: list[Message] = []
+
+    def tamper(asked: Message, reply: Message) -> list[Message]:
+        strange.append(reply)
+        return [reply, reply]
+
+    grid = LocalGrid(federation(tmp_path, [add(0.5), add(1.0)], **OPEN), tamper)
+    figures = run(grid, strategy()).train_metrics_clientapp[1]
+    assert (figures["accepted"], figures["refused_duplicate"]) == (2, 2)
+    # A reply of an earlier run is a valid ballot of the same round, but answers nothing.
+    late = strange[0]
+    again = LocalGrid(federation(tmp_path, [add(0.5), add(1.0)], **OPEN), lambda a, r: [r, late])
+    figures = run(again, strategy()).train_metrics_clientapp[1]
+    assert (figures["accepted"], figures["refused_late"]) == (2, 2)
+
+
+def test_errors_and_silence_are_counted_apart(tmp_path: Path) -> None:
+    def tamper(asked: Message, reply: Message) -> list[Message]:
+        node = asked.metadata.dst_node_id
+        if node == 100:
+            return [Message(Error(5, "node is gone"), reply_to=asked)]
+        return [] if node == 101 else [reply]
+
+    grid = LocalGrid(federation(tmp_path, [add(1.0)] * 4, **OPEN), tamper)
+    begun = time.monotonic()
+    figures = run(grid, strategy()).train_metrics_clientapp[1]
+    assert time.monotonic() - begun < 20
+    assert (figures["accepted"], figures["refused_error"], figures["silent"]) == (2, 1, 1)
+
+
+def test_below_the_quorum_the_model_stays(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(1.0)] * 2, **OPEN), lambda a, r: [])
+    result = run(grid, strategy(quorum=2), rounds=2)
+    assert np.array_equal(values(result)["w"], MODEL["w"])
+    assert result.train_metrics_clientapp[2]["moved"] == 0
+    nobody = run(LocalGrid({}), strategy(quorum=2))
+    assert nobody.train_metrics_clientapp[1]["asked"] == 0
+
+
+def test_a_client_over_budget_refuses_while_others_go_on(tmp_path: Path) -> None:
+    apps = federation(tmp_path / ".", [add(0.02)] * 2, epsilon_per_bit=1.0)
+    (tmp_path / "poor").mkdir()
+    poor = federation(tmp_path / "poor", [add(0.02)], budget=50.0, delta=0.0)
+    grid = LocalGrid({**apps, 102: poor[100]})
+    result = run(grid, strategy("cpa", epsilon_per_bit=1.0, radius=0.05), rounds=2)
+    accepted = [result.train_metrics_clientapp[n]["accepted"] for n in (1, 2)]
+    assert accepted == [3, 2]
+    assert result.train_metrics_clientapp[2]["refused_error"] == 1
+
+
+def test_users_come_from_the_servers_table(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(1.0), add(2.0), add(4.0)], **OPEN))
+    result = run(grid, strategy(users={100: 7, 102: 8}))
+    assert result.train_metrics_clientapp[1]["asked"] == 2
+    assert np.allclose(values(result)["w"], 0.5 + 2.5)
+    listed = federation(tmp_path, [add(1.0)] * 3, metrics=("partition-id",))
+    assert users_by_partition(LocalGrid(listed), 3, seconds=1) == {100: 0, 101: 1, 102: 2}
+    with pytest.raises(HushbitError):
+        users_by_partition(grid, 3, seconds=0.1)
+
+
+def test_sampling_takes_just_so_many(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(1.0)] * 6, **OPEN))
+    result = run(grid, strategy(users_per_round=4), rounds=3)
+    assert [result.train_metrics_clientapp[n]["accepted"] for n in (1, 2, 3)] == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        FedAvg,
+        lambda: FedAvgM(server_learning_rate=0.5, server_momentum=0.9),
+        lambda: FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99),
+        lambda: FedYogi(eta=0.1, beta_1=0.9, beta_2=0.99),
+    ],
+)
+def test_flowers_optimizers_do_what_they_do_without_us(tmp_path: Path, make: Any) -> None:
+    """The same optimizer, fed with whole models by Flower's own code."""
+    shifts = [0.25, 0.5]
+    grid = LocalGrid(federation(tmp_path, [add(s) for s in shifts], **OPEN))
+    result = run(grid, strategy(optimizer=make()), rounds=3)
+    plain = make()
+    plain.fraction_train = 0.0
+    arrays = record(MODEL)
+    for number in (1, 2, 3):
+        plain.configure_train(number, arrays, {}, grid)
+        mean = {k: a.numpy() + np.float32(0.375) for k, a in arrays.items()}
+        content = RecordDict({"a": record(mean), "m": MetricRecord({"num-examples": 1})})
+        arrays, _ = plain.aggregate_train(number, [Message(content, 1, "train")])
+    for name, array in arrays.items():
+        assert np.allclose(values(result)[name], array.numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("make", [FedAvg, lambda: FedAvgM(server_momentum=0.9), FedAdam, FedYogi])
+def test_a_killed_server_goes_on_to_the_same_model(tmp_path: Path, make: Any) -> None:
+    apps = federation(tmp_path, [add(0.25), add(0.5)], **OPEN)
+    whole = run(LocalGrid(apps), strategy(optimizer=make()), rounds=4)
+    place = tmp_path / "run"
+    run(LocalGrid(apps), strategy(optimizer=make(), folder=place), rounds=2)
+    calls = 0
+
+    def dies(asked: Message, reply: Message) -> list[Message]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return [reply]
+
+    with pytest.raises(KeyboardInterrupt):
+        run(LocalGrid(apps, dies), strategy(optimizer=make(), folder=place), rounds=4)
+    grid = LocalGrid(apps)
+    seen: list[int] = []
+    rest = run(
+        grid, strategy(optimizer=make(), folder=place), rounds=4,
+        evaluate_fn=lambda n, a: (seen.append(n), MetricRecord({"accuracy": 0.5}))[1],
+    )  # fmt: skip
+    assert seen == [3, 4]
+    for name, array in values(whole).items():
+        assert values(rest)[name].tobytes() == array.tobytes()
+    lines = (place / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 4
+    assert '"test_accuracy": 0.5' in lines[3]
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    apps = federation(tmp_path, [add(0.25)], **OPEN)
+    run(LocalGrid(apps), strategy(folder=tmp_path / "run"))
+    other = strategy("cpa", epsilon_per_bit=1.0, radius=0.1, folder=tmp_path / "run")
+    with pytest.raises(InvalidInput, match="another"):
+        run(LocalGrid(apps), other)
+    with pytest.raises(InvalidInput, match="another"):
+        run(LocalGrid(apps), strategy(folder=tmp_path / "run", secret=bytes(32)))
+    (tmp_path / "run" / "checkpoint.npz").write_bytes(b"PK broken")
+    with pytest.raises(HushbitError, match="damaged"):
+        run(LocalGrid(apps), strategy(folder=tmp_path / "run"))
+
+
+def test_buffers_keep_their_kind(tmp_path: Path) -> None:
+    model = {
+        "fc": np.ones((2, 3), np.float32), "bn.running_var": np.full(3, 0.1, np.float32),
+        "bn.num_batches_tracked": np.array(4), "bn.running_mean": np.zeros(3, np.float64),
+    }  # fmt: skip
+    grid = LocalGrid(federation(tmp_path, [add(-0.5)], **OPEN))
+    got = values(run(grid, strategy(frozen=["*running_mean"]), model=model))
+    assert got["bn.num_batches_tracked"] == 4
+    assert np.array_equal(got["bn.running_mean"], np.zeros(3))
+    assert np.array_equal(got["bn.running_var"], np.zeros(3, np.float32))
+    assert np.allclose(got["fc"], 0.5)
+    assert {k: v.dtype for k, v in got.items()} == {k: v.dtype for k, v in model.items()}
+
+
+def test_users_evaluate_only_when_asked_and_as_far_as_they_allow(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(0.1)] * 2, metrics=("accuracy", "loss"), **OPEN))
+    result = run(grid, strategy(evaluate_users=True))
+    assert dict(result.evaluate_metrics_clientapp[1]) == {"accuracy": 0.5}
+    assert result.train_metrics_clientapp[1]["users_loss"] == 0.25
+    assert not run(grid, strategy()).evaluate_metrics_clientapp
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mechanism": 3}, {"mechanism": hb.CPA(DIM, 1.0, 0.1), "radius": 1.0}, {"secret": b"x"},
+        {"delta": 0.0}, {"quorum": 0}, {"deadline_seconds": -1}, {"users_per_round": 0},
+        {"users": {1: 5, 2: 5}}, {"optimizer": object()},
+    ],
+)  # fmt: skip
+def test_senseless_options_are_refused(changes: Any) -> None:
+    with pytest.raises(InvalidInput):
+        strategy(**({"mechanism": "fedavg"} | changes))
+
+
+def test_a_mechanism_of_another_size_is_refused(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(0.1)]))
+    with pytest.raises(InvalidInput, match="40"):
+        run(grid, strategy(hb.CPA(41, 1.0, 0.1)))
+    with pytest.raises(InvalidInput):
+        run(grid, strategy("cpa", radius=0.1))
+
+
+def test_it_is_a_flower_strategy() -> None:
+    assert issubclass(HushbitStrategy, Strategy)
