@@ -115,8 +115,9 @@ def plan(
 
     Give `epsilon_per_bit`, or `epsilon` with `delta` for a whole message (0 for a pure one).
     `signal` and `user_rms` (default: signal) are in units of radius; `clip` defaults to the norm
-    of such an update, user_rms · radius · sqrt(dim); a smaller one scales all of it down. `k` asks for k-anonymity of each block and
-    round. `bits_per_entry` below 1 reports a subset of the entries, above 1 it nests stages.
+    of such an update, user_rms · radius · sqrt(dim); a smaller one scales all of it down. `k`
+    asks for k-anonymity of each block and round. `bits_per_entry` below 1 reports a subset of the
+    entries, above 1 it nests stages.
 
     >>> round(plan(7850, 1000, epsilon_per_bit=0.5, signal=0.1).best.snr_db, 2)
     -2.22
