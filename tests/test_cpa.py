@@ -224,3 +224,33 @@ def test_any_generator_matrix(lattice: list[list[float]]) -> None:
     assert mechanism.estimate(tally).mean.shape == (5,)
     assert hb.CPA(dim=5, epsilon_per_bit=math.inf, radius=1.0, points=9,
                   lattice=np.array(lattice)) == mechanism  # fmt: skip
+
+
+@pytest.mark.parametrize("words", ["hadamard", "uniform"])
+@pytest.mark.parametrize("points", [2, 4, 8])
+def test_what_goes_in_comes_out_for_every_family(words: str, points: int) -> None:
+    """End to end without flips: the decoded mean lies along the updates, not beside them."""
+    mechanism = hb.CPA(400, math.inf, 1.0, points=points, words=words)
+    key = hb.RoundKey(bytes(32), 0)
+    x = np.linspace(-0.9, 0.9, 400)
+    tally = mechanism.tally(key)
+    tally.add_many(mechanism.encode_many(np.tile(x, (300, 1)), key.users(range(300))))
+    estimate = mechanism.estimate(tally)
+    error = estimate.mean - x
+    assert abs(estimate.mean @ x / (x @ x) - 1) < 0.1
+    assert (error**2).mean() < 2 * estimate.variance.mean()
+
+
+def test_a_mechanism_cannot_be_changed() -> None:
+    mechanism = hb.CPA(4, 0.5, 1.0)
+    for made in (mechanism, mechanism.at_scale(0.5), hb.Rotated(mechanism)):
+        with pytest.raises(hb.InvalidInput, match="cannot be changed"):
+            made.radius = 9.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e-3, 1e-4, 1e-30])
+@pytest.mark.parametrize("size", [1.423e38, 1.0, 1e-20])
+def test_the_clip_holds_for_updates_of_any_size(clip: float, size: float) -> None:
+    long = clipped(np.full((1, 10**5), size, np.float32), clip)
+    norm = math.sqrt(float((long.astype(np.float64) ** 2).sum()))
+    assert norm <= clip

@@ -79,7 +79,7 @@ class Ballot:
         return cls(fingerprint, number, user, bits, payload)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Ballots(Sequence[Ballot]):
     """Many ballots of one mechanism and round, as arrays."""
 

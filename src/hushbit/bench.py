@@ -124,8 +124,8 @@ def _numpy_votes(users: int, dim: int) -> np.ndarray[Any, Any]:
 
 def _torch_words(torch: Any, dim: int, points: int, users: int) -> Any:
     base = torch.cat([torch.ones(points // 2), -torch.ones(points - points // 2)])
-    drawn = [base[torch.argsort(torch.rand(dim, points), dim=1)] for _ in range(users)]
-    return torch.stack(drawn, dim=2)
+    order = torch.argsort(torch.rand(dim, users, points), dim=2)
+    return base[order].permute(0, 2, 1).contiguous()
 
 
 def _torch_encode(updates: np.ndarray[Any, Any], points: int) -> Callable[[], Any] | None:

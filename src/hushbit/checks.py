@@ -63,8 +63,11 @@ def vectors(name: str, value: Any, dim: int, *, many: bool) -> NDArray[np.floati
     wanted = f"(users, {dim})" if many else f"({dim},)"
     try:
         array = np.asarray(value)
-    except ValueError as error:
+    except (ValueError, TypeError, RuntimeError) as error:
+        # Tensors that track gradients or hold bfloat16 end here; their own message says what to do.
         raise InvalidInput(f"{name} must be an array of shape {wanted}; got {error}") from None
+    if np.ma.is_masked(value):
+        raise InvalidInput(f"{name} must not be masked: fill the masked entries first")
     if array.dtype.kind not in "fiu":
         raise InvalidInput(f"{name} must hold real numbers; got dtype {array.dtype}")
     if array.dtype not in (np.float32, np.float64):

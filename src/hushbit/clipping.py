@@ -14,5 +14,10 @@ def clipped(updates: NDArray[np.floating], clip: float | None) -> NDArray[np.flo
     if not np.isfinite(norms).all():
         raise InvalidInput("updates are too large to be clipped; scale them down first")
     longest = clip * (1 - 1e-6)
-    factor = longest / np.maximum(norms, longest)
-    return updates if (factor == 1.0).all() else updates * factor[:, None].astype(updates.dtype)
+    long = norms > longest
+    if not long.any():
+        return updates
+    scaled = updates.copy()
+    # In double precision: a float32 factor of a huge update is too coarse to keep the bound.
+    scaled[long] = updates[long].astype(np.float64) * (longest / norms[long])[:, None]
+    return scaled

@@ -158,6 +158,7 @@ class CPA(Mechanism):
             self.radius * positive("zeta", zeta), self.counts, self.lattice, self.rounding,
             self.words, self.preset, self.clip,
         )  # fmt: skip
+        new.__dict__["_sealed"] = True
         return new
 
     def check_payload(self, payload: NDArray[np.uint8]) -> None:
@@ -176,11 +177,18 @@ class CPA(Mechanism):
         updates = clipped(updates, self.clip)
         payload = np.zeros((len(updates), self.stage_bytes * len(self.stages)), dtype=np.uint8)
         overloaded = np.zeros(len(updates), dtype=np.int64)
-        if self.counts == (2,) and self.block_size == 1 and self.rounding == "stochastic":
+        if self._two_points_fast:
             self.stages[0].cast_two_points(updates, keys, coins, payload, overloaded)
         else:
             spread_users(self._cast_one, updates, keys, coins, payload, overloaded)
         return payload, overloaded
+
+    @property
+    def _two_points_fast(self) -> bool:
+        """Whether the fused kernel applies: ±radius, private rounding, Hadamard words."""
+        scalar = self.counts == (2,) and self.block_size == 1
+        hadamard = self.stages[0].family == "hadamard"
+        return scalar and hadamard and self.rounding == "stochastic"
 
     def _cast_one(
         self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],

@@ -58,7 +58,7 @@ def level_power(shares: Floats, points: Points, shift: Fraction) -> Floats:
     return np.asarray(np.maximum(shares.mean(axis=0) @ pull**2, 0.0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
     """What a server learns from a tally.
 

@@ -20,6 +20,9 @@ class RefusedBallot(HushbitError):
         super().__init__(message)
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.reason, str(self))
+
 
 class BudgetSpent(HushbitError):
     """A charge would pass the user's limit; nothing was charged and nothing may be sent."""

@@ -73,7 +73,7 @@ class UserKey:
         return cls(number[0], number[1], data[16:48], data[48:80])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UserKeys(Sequence[UserKey]):
     """The keys of many users of one round, as arrays."""
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,16 @@ from hushbit.privacy.guarantee import Guarantee
 from hushbit.tally import Counters, Tally
 
 
-class Mechanism(ABC):
+class _Sealed(ABCMeta):
+    """Makes mechanisms read-only once they are built: their fingerprint must stay true."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        made = super().__call__(*arguments, **options)
+        made.__dict__["_sealed"] = True
+        return made
+
+
+class Mechanism(metaclass=_Sealed):
     """How an update becomes a ballot and ballots become a mean. Immutable.
 
     A concrete mechanism says what it is (`description`), how large its messages are, and how to
@@ -110,6 +119,11 @@ class Mechanism(ABC):
     def tally(self, round_key: RoundKey, histogram: bool = True) -> Tally:
         """An empty tally; histogram=False keeps only the sums that the mean needs."""
         return Tally(self, round_key, self.empty_counters(histogram))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_sealed"):
+            raise InvalidInput(f"a mechanism cannot be changed: build another one to set {name}")
+        super().__setattr__(name, value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mechanism) and other.description == self.description

@@ -5,8 +5,9 @@ Adding and merging are exact, so neither order nor grouping nor threads change a
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,10 @@ Counters = dict[str, NDArray[np.int64]]
 
 
 class Tally:
-    """What a server keeps of a round: counters, how many voted, and who."""
+    """What a server keeps of a round: counters, how many voted, and who.
+
+    Threads may share one; their ballots are counted one batch after the other.
+    """
 
     def __init__(self, mechanism: "Mechanism", round_key: RoundKey, counters: Counters) -> None:
         if not isinstance(round_key, RoundKey):
@@ -41,6 +45,13 @@ class Tally:
         self.counters = counters
         self.roll = Roll()
         self._whole = True
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
 
     def __repr__(self) -> str:
         return f"Tally({self.count} ballots of round {self.round_key.round}, {self.mechanism!r})"
@@ -58,7 +69,7 @@ class Tally:
 
     def add_many(self, ballots: Ballots | Sequence[Ballot]) -> None:
         """Count many ballots, all of them or, if one is refused, none."""
-        if not isinstance(ballots, Sequence):
+        if not isinstance(ballots, Sequence) or isinstance(ballots, str | bytes):
             raise InvalidInput(f"add_many takes ballots; got {type(ballots).__name__}")
         if len(ballots) == 0:
             return
@@ -72,6 +83,10 @@ class Tally:
         self._check_header(ballots)
         self._check_shape(ballots)
         self.mechanism.check_payload(ballots.payload)
+        with self._lock:
+            self._count(ballots)
+
+    def _count(self, ballots: Ballots) -> None:
         self._check_voters(ballots.users)
         with self._changing():
             keys = self.round_key.users(ballots.users)
@@ -80,11 +95,12 @@ class Tally:
 
     def merge(self, other: "Tally") -> None:
         """Add another tally of the same mechanism and round, of other users."""
-        voters = self.check_mergeable(other)
-        with self._changing():
-            for name, counter in self.counters.items():
-                counter += other.counters[name]
-            self.roll.add(voters)
+        with self._lock:
+            voters = self.check_mergeable(other)
+            with self._changing():
+                for name, counter in self.counters.items():
+                    counter += other.counters[name]
+                self.roll.add(voters)
 
     def check_mergeable(self, other: "Tally") -> NDArray[np.uint64]:
         """The other tally's voters; refuses what cannot be merged into this one."""

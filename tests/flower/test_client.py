@@ -101,6 +101,16 @@ def test_refusal_comes_before_training(tmp_path: Path) -> None:
     assert ask(tmp_path, hb.CPA(14, 2.0, 0.05), shift=never).has_error()
 
 
+def test_an_unlisted_or_misfit_mechanism_is_refused_before_it_is_built(tmp_path: Path) -> None:
+    def never(_: Any) -> Any:
+        pytest.fail("a refused request must not train")
+
+    magic = {"hushbit-mechanism": '{"mechanism":"Magic","dim":14}'}
+    reply = ask(tmp_path, shift=never, entries=magic)
+    assert reply.error.reason == "the client's policy does not allow this"
+    assert ask(tmp_path, hb.CPA(15, 1.0, 0.05), shift=never).has_error()
+
+
 def test_what_the_policy_allows_passes(tmp_path: Path) -> None:
     allowed = {"epsilon_per_bit": math.inf, "mechanisms": ("FedAvg", "Rotated/CPA", "SignRR")}
     for mechanism in (baselines.FedAvg(14), hb.Rotated(CPA), baselines.SignRR(14, 1.0, 0.1)):

@@ -151,6 +151,29 @@ def test_errors_and_silence_are_counted_apart(tmp_path: Path) -> None:
     assert (figures["accepted"], figures["refused_error"], figures["silent"]) == (2, 1, 1)
 
 
+def test_the_first_answer_to_a_message_counts(tmp_path: Path) -> None:
+    def tamper(asked: Message, reply: Message) -> list[Message]:
+        return [Message(Error(2, "failed"), reply_to=asked), reply]
+
+    grid = LocalGrid(federation(tmp_path, [add(1.0)] * 2, **OPEN), tamper)
+    figures = run(grid, strategy()).train_metrics_clientapp[1]
+    assert (figures["accepted"], figures["refused_duplicate"]) == (0, 2)
+
+
+def test_every_round_has_keys_of_its_own_counted_from_zero(tmp_path: Path) -> None:
+    run(LocalGrid(federation(tmp_path, [add(0.1)], **OPEN)), strategy(), rounds=3)
+    entries = hb.Ledger.open(tmp_path / "0" / "ledger.db").entries()
+    assert [entry.round for entry in entries] == [0, 1, 2]
+
+
+def test_one_ballot_short_of_the_quorum_does_not_move_the_model(tmp_path: Path) -> None:
+    apps = federation(tmp_path, [add(1.0)] * 3, **OPEN)
+    grid = LocalGrid(apps, lambda a, r: [] if a.metadata.dst_node_id == 101 else [r])
+    result = run(grid, strategy(quorum=3))
+    assert result.train_metrics_clientapp[1]["accepted"] == 2
+    assert np.array_equal(values(result)["w"], MODEL["w"])
+
+
 def test_below_the_quorum_the_model_stays(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(1.0)] * 2, **OPEN), lambda a, r: [])
     result = run(grid, strategy(quorum=2), rounds=2)

@@ -56,18 +56,16 @@ def test_corner_bits_equal_the_definition(size: int, family: str, points: int) -
     assert (payload == definitions.packed(bits)).all()
 
 
-EDGES = ((-0.6, False), (-0.4, False), (0.0, False), (0.4, False), (0.6, True), (1.0, True))
-
-
-@pytest.mark.parametrize(("beyond", "above"), EDGES)
-def test_the_edge_of_a_coin_is_exact(beyond: float, above: bool) -> None:
-    """Thresholds put right at each vote's coin: + only from the next whole number on.
+@pytest.mark.parametrize("beyond", [-0.6, -0.4, 0.0, 0.4, 0.6, 1.0])
+def test_the_edge_of_a_coin_is_exact(beyond: float) -> None:
+    """Thresholds put right at each vote's coin are rounded towards zero, then compared strictly.
 
     Without flips half is 2^31, so that x = coin + beyond is the threshold before rounding.
     """
     size, half = 300, float(2**31)
     (key, coin), overloaded = some_keys(2, 1), np.zeros(1, dtype=np.int64)
     coins = definitions.signed_coins(coin, COIN_TAG, 0, size)
+    above = np.where(coins >= 0, beyond >= 1, beyond > 0)
     word = definitions.draw_words(key, 0, size, 2, "hadamard")
     payload = np.zeros((1, (size + 7) // 8), dtype=np.uint8)
     cast_two_points(
@@ -76,7 +74,7 @@ def test_the_edge_of_a_coin_is_exact(beyond: float, above: bool) -> None:
     )  # fmt: skip
     bits = np.unpackbits(payload[0], bitorder="little")[:size].astype(bool)
     assert ((bits ^ (word[:, 0] > 0)) == above).all()
-    weight = (word[:, 0] * (coins + beyond) / half)[:, None]
+    weight = (word[:, 0] * (coins + beyond) / half)[:, None]  # times the word's sign: coins again
     index = np.zeros((size, 1), dtype=np.int32)
     cast_corners(index, weight, 2, True, half, key, 0, coin, COIN_TAG, payload[0])
     bits = np.unpackbits(payload[0], bitorder="little")[:size].astype(bool)
@@ -102,14 +100,16 @@ def test_a_certain_sign_is_told_with_exactly_p(epsilon: float) -> None:
 
 
 @given(x=st.floats(-3, 3), epsilon=st.floats(1e-6, 30))
-def test_the_threshold_never_leaves_the_range_and_rounds_by_at_most_half(
+def test_the_threshold_never_leaves_the_range_nor_leans_more_than_asked(
     x: float, epsilon: float
 ) -> None:
     half = Response(epsilon).half
     edge = definitions.threshold(np.array([x * half]), half)[0]
     assert -half <= edge <= half
     assert edge == int(edge)
-    assert abs(edge - np.clip(x, -1, 1) * half) <= 0.5
+    asked = np.clip(x, -1, 1) * half
+    assert abs(edge) <= abs(asked)
+    assert abs(edge - asked) < 1
 
 
 @pytest.mark.parametrize("points", [2, 4, 5])

@@ -14,6 +14,8 @@ from hushbit.privacy.audit import Encoder, Finding, _finding, audit
 from hushbit.privacy.calibration import calibrate
 from hushbit.privacy.composition import Bound
 from hushbit.privacy.intervals import lower_rate, upper_rate
+from hushbit.response import Response
+from hushbit.words import draw_words
 
 BALLOTS = 20_000
 RIGHT = [
@@ -67,7 +69,7 @@ def test_bounds_come_close_to_the_claims(epsilon: float, dim: int) -> None:
 
 
 def test_the_operating_systems_coins_are_the_default() -> None:
-    assert len(audit(hb.CPA(2, 1.0, 1.0), 1000)) == 3
+    assert len(audit(hb.CPA(2, 1.0, 1.0), 1000)) == 6
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
@@ -75,6 +77,34 @@ def test_a_threshold_off_by_five_percent_is_caught(epsilon: float) -> None:
     leaning = hb.CPA(8, 2 * math.atanh(1.05 * math.tanh(epsilon / 2)), 1.0)
     findings = audit(hb.CPA(8, epsilon, 1.0), BALLOTS, encoder=seeded(leaning))
     assert "one bit" in caught(findings)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0])
+def test_one_place_off_by_a_tenth_is_caught(epsilon: float) -> None:
+    mechanism = hb.CPA(8, epsilon, 1.0)
+    leaning = hb.CPA(8, 2 * math.atanh(1.1 * math.tanh(epsilon / 2)), 1.0)
+
+    def encode(updates: NDArray[np.float64], keys: UserKeys) -> Ballots:
+        payload = seeded(mechanism)(updates, keys).payload.copy()
+        payload[:, 0] &= 0b1111_0111
+        payload[:, 0] |= seeded(leaning)(updates, keys).payload[:, 0] & 0b0000_1000
+        return from_payload(mechanism, payload, keys)
+
+    assert "one bit, worst place" in caught(audit(mechanism, 4 * BALLOTS, encoder=encode))
+
+
+def test_one_coin_for_all_bits_of_a_message_is_caught() -> None:
+    """Pairs of updates that differ everywhere cannot see it; a neighbour's coin does."""
+    mechanism = hb.CPA(7, 0.5, 1.0)
+    half, rng = Response(0.5).half, np.random.default_rng(0)
+
+    def encode(updates: NDArray[np.float64], keys: UserKeys) -> Ballots:
+        coin = rng.integers(-(2**31), 2**31, (len(keys), 1))
+        words = np.stack([draw_words(key, 0, 7, 2, "hadamard")[:, 0] for key in keys.keys])
+        bits = coin < np.clip(updates, -1, 1) * -words * half
+        return from_payload(mechanism, np.packbits(bits, axis=1, bitorder="little"), keys)
+
+    assert "one bit, neighbour's coin known" in caught(audit(mechanism, 3000, encoder=encode))
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])

@@ -162,7 +162,7 @@ def test_charging_needs_a_limit_and_recording_does_not(ledger: Ledger) -> None:
     [
         "UPDATE entries SET copies = 1",
         "DELETE FROM entries",
-        "INSERT OR REPLACE INTO entries VALUES (1, 'ann', 0, 'cpa', 'x', 1)",
+        "INSERT OR REPLACE INTO entries VALUES (1, 'ann', 0, 'cpa', 'x', 1, x'00')",
         "UPDATE limits SET epsilon = 'inf'",
         "DELETE FROM limits",
     ],
@@ -227,7 +227,7 @@ def test_a_removed_file_is_noticed(ledger: Ledger) -> None:
 
 def test_unreadable_lines_are_reported(ledger: Ledger) -> None:
     connection = sqlite3.connect(ledger.path)
-    connection.execute("INSERT INTO entries VALUES (1, 'ann', 0, 'cpa', '{}', 1)")
+    connection.execute("INSERT INTO entries VALUES (1, 'ann', 0, 'cpa', '{}', 1, x'00')")
     connection.execute("INSERT INTO limits VALUES (1, 'bob', 'much', '0')")
     connection.commit()
     connection.close()
@@ -278,3 +278,27 @@ def test_bad_arguments_are_refused_and_change_nothing(ledger: Ledger) -> None:
         with pytest.raises(InvalidInput):
             call()
     assert ledger.path.read_bytes() == before
+
+
+def test_no_flipped_bit_on_the_disk_lets_a_user_overspend(tmp_path: Path) -> None:
+    """Whatever bit flips, the ledger refuses or still knows all that was charged."""
+    path = tmp_path / "ledger"
+    ledger = Ledger.open(path)
+    ledger.set_limit("alice", epsilon=75.0, delta=0.0)
+    for number in range(15):
+        ledger.charge("alice", number, Cost(((5.0, 1),)), mechanism="cpa")
+    sound = path.read_bytes()
+    rng = np.random.default_rng(0)
+    noticed = 0
+    for place in rng.choice(8 * len(sound), 400, replace=False):
+        damaged = bytearray(sound)
+        damaged[place // 8] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        try:
+            again = Ledger.open(path)
+            assert again.spent("alice", delta=0.0).epsilon == 75.0
+            with pytest.raises((BudgetSpent, DamagedFile, InvalidInput)):
+                again.charge("alice", 16, Cost(((5.0, 1),)), mechanism="cpa")
+        except DamagedFile:
+            noticed += 1
+    assert noticed > 20

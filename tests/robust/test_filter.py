@@ -9,7 +9,7 @@ import pytest
 from hushbit import CPA, NestedCPA, Rotated, RoundKey, SeededCoins, Subset
 from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
 from hushbit.robust.attacks import View, against_clip, craft, directed_bits
-from hushbit.robust.filter import Rule, filter_ballots, noise_edge, split
+from hushbit.robust.filter import SCORE_VARIANCE, Rule, filter_ballots, noise_edge, split
 from hushbit.robust.filtered import filtered_tally
 
 KEY = RoundKey(b"f" * 32, 2)
@@ -133,7 +133,7 @@ def test_the_edge_holds_for_pure_noise():
 def test_the_slack_is_hoeffdings():
     rule = Rule(rate=0.01, directions=10)
     z = rule.slack(1000)
-    assert 2 * 1000 * 10 * math.exp(-(z**2) / 2) == pytest.approx(0.01)
+    assert 2 * 1000 * 10 * math.exp(-(z**2) / 2 / SCORE_VARIANCE) == pytest.approx(0.01)
 
 
 def test_split_cuts_between_the_groups():

@@ -20,9 +20,10 @@ def signed_coins(coin: NDArray[np.uint32], tag: int, stage: int, votes: int) -> 
 def threshold(pull: NDArray[np.float64], half: float) -> NDArray[np.float64]:
     """A vote is + when its coin is below this whole number, pull = lean · half in [-half, half].
 
-    So P(+) = 1/2 + lean · (2p - 1) / 2 to within 2^-33, and never beyond p or 1 - p.
+    So P(+) = 1/2 + lean · (2p - 1) / 2 to within 2^-32. Rounding towards zero never makes a bit
+    lean more than the guarantee allows, neither at the edge nor inside.
     """
-    return np.clip(np.rint(pull), -half, half)
+    return np.clip(np.trunc(pull), -half, half)
 
 
 def two_point_bits(

@@ -1,8 +1,8 @@
 """Casting ballots: the user's hot path.
 
-One 32-bit coin u decides a bit: it is + when u < 2^31 + lean · half, where `lean` in [-1, 1] is
-the expected sign of the word at the rounded block, and half / 2^31 = 2p - 1. Drawing the rounded
-point first and flipping its sign afterwards gives the same law with two coins.
+One 32-bit coin u decides a bit: it is + when u < 2^31 + trunc(lean · half), where lean in
+[-1, 1] is the expected sign of the word at the rounded block, and half / 2^31 = 2p - 1. Drawing
+the rounded point first and flipping its sign afterwards gives the same law with two coins.
 """
 
 import numpy as np
@@ -56,7 +56,7 @@ def cast_two_points(
                 for i in range(count):
                     value = np.float64(x[i]) * scale
                     over += np.int64(abs(value) > limit)
-                    value = min(max(np.rint(value), -half), half)
+                    value = min(max(np.trunc(value), -half), half)
                     coin = np.float64(np.int32(fresh[i] ^ np.uint32(0x80000000)))
                     into[i] = np.uint8(coin < value)
             width = (inside + 7) // 8
@@ -109,7 +109,7 @@ def cast_corners(
                 else:
                     sign = np.int64(signs[i, point])
                 lean += weight[start + i, c] * np.float64(sign)
-            value = min(max(np.rint(lean * half), -half), half)
+            value = min(max(np.trunc(lean * half), -half), half)
             drawn = np.float64(np.int32(fresh[i % COINS] ^ np.uint32(0x80000000)))
             flags[i] = np.uint8(drawn < value)
         width = (inside + 7) // 8

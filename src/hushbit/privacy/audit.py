@@ -29,8 +29,18 @@ Counts = NDArray[np.int64]
 Bits = NDArray[np.bool_]
 
 CHUNK_CELLS = 1 << 21
+KNOWN = ("last coins known", "coins before the last known", "neighbour's coin known")
 LEARNING_SHARE = 4
 """One ballot in so many chooses the threshold of the attack on whole messages."""
+
+
+_ALL = slice(None)
+_REUSED = (
+    ((slice(1, None),), (slice(None, -1),)),
+    ((slice(2, None),), (slice(None, -2),)),
+    ((_ALL, _ALL, slice(1, None)), (_ALL, _ALL, slice(None, -1))),
+)
+"""Bits, and for each way of KNOWN those whose coins they might share: (ballots, stages, places)."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +68,13 @@ class Finding:
 class _World:
     """What was counted while all ballots held one of the two updates: its size is fixed.
 
-    `messages` holds how many ballots had each score, apart for learning and testing; `bits` and
-    `repeats` hold (hits, trials) of each stage.
+    `messages` holds how many ballots had each score, apart for learning and testing; `places`
+    (hits, trials) of each stage and bit; `known` those of each stage for every way of KNOWN.
     """
 
     messages: Counts
-    bits: Counts
-    repeats: Counts
+    places: Counts
+    known: Counts
 
 
 def audit(
@@ -87,11 +97,14 @@ def audit(
     findings = []
     for stage, epsilon in enumerate(target.epsilons):
         name = f"one bit of stage {stage + 1}" if len(target.epsilons) > 1 else "one bit"
-        again = Bound(epsilon, 0.0, f"{name}, last coins known")
-        findings += [
-            _finding(Bound(epsilon, 0.0, name), [w.bits[stage] for w in worlds], confidence),
-            _finding(again, [w.repeats[stage] for w in worlds], confidence),
-        ]
+        places = [world.places[stage] for world in worlds]
+        every = [part.sum(axis=0) for part in places]
+        findings.append(_finding(Bound(epsilon, 0.0, name), every, confidence))
+        worst, sure = _worst_place(places, confidence)
+        findings.append(_finding(Bound(epsilon, 0.0, f"{name}, worst place"), worst, sure))
+        for way, words in enumerate(KNOWN):
+            claim = Bound(epsilon, 0.0, f"{name}, {words}")
+            findings.append(_finding(claim, [w.known[way, stage] for w in worlds], confidence))
     message = Bound(mechanism.guarantee.epsilon_per_message(delta), delta, "whole message")
     return [*findings, _finding(message, _above_threshold(worlds, delta), confidence)]
 
@@ -102,8 +115,11 @@ def _attack(
 ) -> _World:  # fmt: skip
     """Encode one update of each pair again and again, and keep counts only."""
     stages = len(target.epsilons)
-    scores, rates = (2, stages * target.votes + 1), (2, stages, 2)
-    world = _World(np.zeros(scores, np.int64), *np.zeros(rates, np.int64))
+    world = _World(
+        np.zeros((2, stages * target.votes + 1), np.int64),
+        np.zeros((stages, target.votes, 2), np.int64),
+        np.zeros((len(KNOWN), stages, 2), np.int64),
+    )
     key = RoundKey(secret=bytes(32), round=which)
     chunk = max(LEARNING_SHARE, CHUNK_CELLS // target.cells)
     for start in range(0, ballots, chunk):
@@ -120,12 +136,13 @@ def _count(world: _World, bits: Bits, first: Bits, which: int) -> None:
     """`first` holds the bits of the first update before the noise; the second has the opposite."""
     agrees = bits == first
     told = agrees if which == 0 else ~agrees
-    # Coins used again show where the same bit was told truly just before.
-    known = told[:-1] & (first[1:] == first[:-1])
-    for stage in range(len(world.bits)):
-        said, seen = agrees[:, stage], known[:, stage]
-        world.bits[stage] += (int(said.sum()), said.size)
-        world.repeats[stage] += (int(said[1:][seen].sum()), int(seen.sum()))
+    world.places[:, :, 0] += agrees.sum(axis=0)
+    world.places[:, :, 1] += len(agrees)
+    # Coins used again show where a bit of the same sign was told truly with them before.
+    for way, (now, before) in enumerate(_REUSED):
+        known = told[before] & (first[now] == first[before])
+        world.known[way, :, 0] += (agrees[now] & known).sum(axis=(0, 2))
+        world.known[way, :, 1] += known.sum(axis=(0, 2))
     score = agrees.sum(axis=(1, 2))
     learning = np.arange(len(score)) % LEARNING_SHARE == 0
     for part, chosen in zip(world.messages, (learning, ~learning), strict=True):
@@ -146,6 +163,13 @@ def _above_threshold(worlds: list[_World], delta: float) -> list[Counts]:
     high = (others + 3 * np.sqrt(others) + 5) / others[0]
     level = int(np.argmax(np.maximum(low, 0.0) / high))
     return [np.array([counts[level], counts[0]]) for counts in tested]
+
+
+def _worst_place(places: list[Counts], confidence: float) -> tuple[list[Counts], float]:
+    """The place whose rates differ most; looking at all of them is paid for in confidence."""
+    first, second = (part[:, 0] / part[:, 1] for part in places)
+    worst = int(np.argmax(np.log(first + 1e-9) - np.log(second + 1e-9)))
+    return [part[worst] for part in places], 1 - (1 - confidence) / len(first)
 
 
 def _finding(claim: Bound, counts: list[Counts], confidence: float) -> Finding:

@@ -5,6 +5,7 @@ charges twice. After a crash between charge and send the charge stands: the ledg
 ballot that was never sent, never the reverse.
 """
 
+import hashlib
 import math
 import numbers
 import sqlite3
@@ -140,12 +141,7 @@ class Ledger:
         """All lines in the order they were written, of one user or of all."""
         wanted = None if user is None else _user(user)
         with ledger_connection(self.path, self.wait_seconds) as connection:
-            rows = connection.execute(
-                "SELECT user, round, mechanism, cost, copies FROM entries"
-                " WHERE ?1 IS NULL OR user = ?1 ORDER BY id",
-                (wanted,),
-            ).fetchall()
-        return [Entry(u, r, m, _read_cost(text, copies)) for u, r, m, text, copies in rows]
+            return _lines(connection, wanted)
 
     def users(self) -> list[str]:
         """Every user with an entry or a limit, in alphabetical order."""
@@ -205,21 +201,42 @@ def _entry(user: object, round: object, cost: object, mechanism: object) -> Entr
 
 
 def _append(connection: sqlite3.Connection, entry: Entry) -> None:
+    line = (entry.user, entry.round, entry.mechanism, entry.cost.to_text(), entry.cost.copies)
     connection.execute(
-        "INSERT INTO entries (user, round, mechanism, cost, copies) VALUES (?, ?, ?, ?, ?)",
-        (entry.user, entry.round, entry.mechanism, entry.cost.to_text(), entry.cost.copies),
+        "INSERT INTO entries (user, round, mechanism, cost, copies, digest)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (*line, _digest(*line)),
     )
+
+
+def _digest(*line: object) -> bytes:
+    """Sixteen bytes by which a line that was changed on the disk is noticed."""
+    return hashlib.blake2b(repr(line).encode(), digest_size=16, person=b"hushbit ledger").digest()
+
+
+def _lines(connection: sqlite3.Connection, user: str | None) -> list[Entry]:
+    """Lines in the order they were written, each compared with its digest."""
+    what = "SELECT user, round, mechanism, cost, copies, digest FROM entries"
+    if user is None:
+        rows = connection.execute(f"{what} ORDER BY id")
+    else:
+        rows = connection.execute(f"{what} WHERE user = ? ORDER BY id", (user,))
+    found = []
+    for *line, digest in rows:
+        if not isinstance(digest, bytes) or digest != _digest(*line):
+            raise DamagedFile("A line of the ledger was changed on the disk; restore a copy.")
+        name, number, mechanism, text, copies = line
+        found.append(Entry(name, number, mechanism, _read_cost(text, copies)))
+    return found
 
 
 def _costs(connection: sqlite3.Connection, user: str) -> list[Cost]:
     """The user's ballots, equal ones counted together in whole numbers."""
-    rows = connection.execute(
-        "SELECT cost, copies FROM entries WHERE user = ? ORDER BY cost", (user,)
-    )
     copies: dict[str, int] = {}
-    for text, count in rows:
-        copies[text] = copies.get(text, 0) + count
-    return [_read_cost(text, total) for text, total in copies.items()]
+    for entry in _lines(connection, user):
+        text = entry.cost.to_text()
+        copies[text] = copies.get(text, 0) + entry.cost.copies
+    return [_read_cost(text, total) for text, total in sorted(copies.items())]
 
 
 def _limit(connection: sqlite3.Connection, user: str) -> Limit | None:

@@ -25,9 +25,10 @@ CREATE TABLE entries (
     round INTEGER NOT NULL CHECK (round >= 0),
     mechanism TEXT NOT NULL,
     cost TEXT NOT NULL,
-    copies INTEGER NOT NULL CHECK (copies > 0)
+    copies INTEGER NOT NULL CHECK (copies > 0),
+    digest BLOB NOT NULL
 ) STRICT;
-CREATE INDEX entries_of_user ON entries (user, cost, copies);
+CREATE INDEX entries_of_user ON entries (user);
 CREATE TABLE limits (
     id INTEGER PRIMARY KEY,
     user TEXT NOT NULL,
@@ -97,7 +98,7 @@ def ledger_connection(path: Path, wait_seconds: float) -> Iterator[sqlite3.Conne
                 connection.execute(f"PRAGMA {setting}")
             _check_marks(connection, path)
             yield connection
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise DamagedFile(
             f"The ledger {path} cannot be used: {error}. Nothing was acknowledged, so send "
             "nothing; check that the file exists, is a ledger, and that the disk is writable."
@@ -116,8 +117,8 @@ def _check_marks(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuses a file whose pages contradict each other."""
-    finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    """Refuses a file whose pages, tables and indexes contradict each other."""
+    finding = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if finding != "ok":
         raise DamagedFile(f"The ledger {path} is damaged: {finding}. Restore it from a copy.")
 

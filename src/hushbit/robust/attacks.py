@@ -18,13 +18,14 @@ label-flip, backdoor  poisoned data, see `hushbit.robust.poison`; updates and bi
 import math
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.ballot import Ballots
 from hushbit.checks import choice
-from hushbit.cpa import CPA
+from hushbit.cpa import CPA, NestedCPA
 from hushbit.keys import UserKeys
 from hushbit.mechanism import Mechanism
 from hushbit.robust.bound import worst_shift
@@ -106,9 +107,14 @@ def against_clip(mechanism: Mechanism) -> Mechanism:
         return Subset(free, mechanism.report)
     if not isinstance(mechanism, CPA) or mechanism.clip is None:
         return mechanism
-    free = mechanism.at_scale(1.0)
-    free.clip = None
-    return free
+    more: dict[str, Any] = {
+        name: getattr(mechanism, name) for name in ("lattice", "rounding", "words", "preset")
+    }
+    dim, radius, counts = mechanism.dim, mechanism.radius, mechanism.counts
+    epsilons = tuple(stage.response.epsilon for stage in mechanism.stages)
+    if len(counts) == 1:
+        return CPA(dim, epsilons[0], radius, points=counts[0], **more)
+    return NestedCPA(dim, epsilons, radius, stages=counts, **more)
 
 
 def directed_bits(

@@ -8,7 +8,7 @@ f · X / (2p - 1) and the mean by
 With filter, along a direction that the filter looks at, an accepted ballot scores at most
 reach + z, so that the accepted colluders (a share f / (1 - f) of the honest at most) move it by
 
-    shift <= f · (clip + z · sigma),    z = sqrt(2 ln(2 K D / rate))      (ballots it accepts)
+    shift <= f · (clip + z · sigma),    z the slack of `Rule`            (ballots it accepts)
 
 The sum of the colluders' ballots itself points somewhere; the filter looks there if it stands
 out of the noise, i.e. if its length in the sketch passes the edge. Below the edge the coalition
