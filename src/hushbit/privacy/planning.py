@@ -57,7 +57,14 @@ class Assumptions:
             f"rms of an entry: {self.signal:g} in the mean update ({ratio:g} radii), "
             f"{self.user_rms:g} in a user's",
             f"each user takes part in {self.rounds} of {self.rounds} rounds",
-            *([] if self.shrink == 1 else [f"the clip scales updates down to {self.shrink:.1%}"]),
+            *(
+                []
+                if self.shrink == 1
+                else [
+                    f"the clip scales updates down to {self.shrink:.1%}; SNR is against the mean of "
+                    "the clipped updates, which is as much smaller than the true one"
+                ]
+            ),
         ]
 
 
@@ -133,7 +140,7 @@ def plan(
     share, rms = share * shrink, rms * shrink
     assumed = Assumptions(
         dim, users, edge, norm, edge * share, edge * rms, whole("rounds", rounds, 1),
-        DELTA, None if snr_db is None else real("snr_db", snr_db), shrink,
+        DELTA, None if snr_db is None else _target(snr_db), shrink,
     )  # fmt: skip
     k = whole("k", k, 1, 2048)
     if (epsilon_per_bit is None) == (epsilon is None) or (epsilon is None) != (delta is None):
@@ -258,6 +265,12 @@ def _option(assumed: Assumptions, name: str, mechanism: Mechanism, base: Mechani
 
 def _decibels(ratio: float) -> float:
     return 10 * math.log10(ratio) if ratio > 0 else -math.inf
+
+
+def _target(snr_db: float) -> float:
+    if abs(real("snr_db", snr_db)) > 200:
+        raise InvalidInput(f"snr_db must lie between -200 and 200; got {snr_db!r}")
+    return float(snr_db)
 
 
 def _fraction(name: str, value: float) -> float:
