@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help venv test test-slow lint demo bench coverage clean
+.PHONY: help venv test test-slow test-flower lint demo bench coverage clean
 
 help:
 	@echo "make demo       set up, then cast and count private ballots"
 	@echo "make test       set up, then lint, type-check and test"
 	@echo "make test-slow  the long tests"
+	@echo "make test-flower  Flower with real processes on loopback"
 	@echo "make bench      speed beside NumPy and torch, in one run"
 	@echo "make coverage   line coverage of the core"
 	@echo "make venv       only make $(VENV), with all extras"
@@ -23,8 +24,8 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests
-	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/mypy
 
 test: lint
@@ -32,6 +33,9 @@ test: lint
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
+
+test-flower: $(STAMP)
+	$(BIN)/python -m pytest -m flower tests/flower
 
 coverage: $(STAMP)
 	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=95

@@ -2,4 +2,4 @@
 
 import importlib.util
 
-collect_ignore_glob = [] if importlib.util.find_spec("flwr") else ["test_*.py"]
+collect_ignore_glob = ["app/*"] if importlib.util.find_spec("flwr") else ["*.py", "app/*"]

@@ -104,9 +104,5 @@ if __name__ == "__main__":
     job = (Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "coins")
     run_simulation(
         simulated.server(*job), simulated.client(*job), job[1],
-        backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            # The dashboard asks clouds for their name, whatever the usage settings say.
-            "init_args": {"include_dashboard": False},
-        },
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )  # fmt: skip

@@ -13,7 +13,6 @@ from hushbit.checks import positive
 from hushbit.errors import BudgetSpent, HushbitError, InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.arguments import failure_probability
-from hushbit.privacy.cost import Cost
 from hushbit.privacy.ledger import Ledger
 
 POLICY_KEY = "hushbit-policy"
@@ -116,7 +115,7 @@ class Policy:
                 raise BudgetSpent(str(error)) from error
         asked = mechanism.guarantee
         name = nested_name(mechanism.description)
-        ledger.charge(self.user, round, Cost(asked.groups, asked.rho), mechanism=name)
+        ledger.charge(self.user, round, asked.cost, mechanism=name)
 
 
 def nested_name(description: Any) -> str:

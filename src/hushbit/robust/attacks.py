@@ -74,7 +74,7 @@ def little_z(users: int, attackers: int) -> float:
     """How many spreads off the mean still has a majority on its side (Baruch et al. 2019).
 
     >>> round(little_z(1000, 300), 3)
-    0.564
+    0.562
     """
     honest = users - attackers
     needed = users // 2 + 1 - attackers
