@@ -57,14 +57,14 @@ class Assumptions:
             f"rms of an entry: {self.signal:g} in the mean update ({ratio:g} radii), "
             f"{self.user_rms:g} in a user's",
             f"each user takes part in {self.rounds} of {self.rounds} rounds",
-            *(
-                []
-                if self.shrink == 1
-                else [
-                    f"the clip scales updates down to {self.shrink:.1%}; SNR is against the mean of "
-                    "the clipped updates, which is as much smaller than the true one"
-                ]
-            ),
+        ] + self._clip_lines()
+
+    def _clip_lines(self) -> list[str]:
+        if self.shrink == 1:
+            return []
+        return [
+            f"the clip scales updates down to {self.shrink:.1%}; SNR is against the mean of the "
+            "clipped updates, which is as much smaller than the true one"
         ]
 
 
