@@ -57,7 +57,8 @@ class Assumptions:
             f"rms of an entry: {self.signal:g} in the mean update ({ratio:g} radii), "
             f"{self.user_rms:g} in a user's",
             f"each user takes part in {self.rounds} of {self.rounds} rounds",
-        ] + self._clip_lines()
+            *self._clip_lines(),
+        ]
 
     def _clip_lines(self) -> list[str]:
         if self.shrink == 1:
