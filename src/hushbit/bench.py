@@ -22,6 +22,7 @@ DIMS = (7850, 1_000_000)
 SECRET = bytes(range(32))
 EPSILON = 0.5
 ROUNDS = 3
+REST = 0.4  # idle OpenMP threads of torch spin for a while and would slow down whoever is next
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,12 @@ def _numpy_votes(users: int, dim: int) -> np.ndarray[Any, Any]:
 
 
 def _torch_words(torch: Any, dim: int, points: int, users: int) -> Any:
+    """User by user, as published: an argsort of (dim × points) random numbers each."""
     base = torch.cat([torch.ones(points // 2), -torch.ones(points - points // 2)])
-    order = torch.argsort(torch.rand(dim, users, points), dim=2)
-    return base[order].permute(0, 2, 1).contiguous()
+    words = torch.empty(users, dim, points)
+    for user in range(users):
+        words[user] = base[torch.argsort(torch.rand(dim, points), dim=1)]
+    return words.permute(1, 2, 0).contiguous()
 
 
 def _torch_encode(updates: np.ndarray[Any, Any], points: int) -> Callable[[], Any] | None:
@@ -175,6 +179,7 @@ def _rates(jobs: list[tuple[int, Callable[[], Any] | None]]) -> list[Any]:
         for number, (votes, job) in enumerate(jobs):
             if job is None:
                 continue
+            time.sleep(REST)
             start = time.perf_counter()
             job()
             rate = votes / (time.perf_counter() - start)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hushbit.errors import RefusedBallot
 from hushbit.kernels.chacha import keystream
-from hushbit.kernels.count import TILE_VOTES, count_tiles
+from hushbit.kernels.count import TILE_VOTES, count_tiles, count_two_points
 from hushbit.kernels.signs import WORD_TAG, count_signs
 from hushbit.kernels.threads import spread
 from hushbit.kernels.vote import cast_corners, cast_two_points
@@ -103,7 +103,9 @@ class Stage:
         row_bits = size.bit_length() - 1 if size > 2 else 0
 
         def run(first: int, last: int) -> None:
-            if hadamard and votes and size <= BIT_SLICED_POINTS:
+            if hadamard and votes and size == 2:
+                count_two_points(keys, WORD_TAG, self.number, part, first, last, counter[0])
+            elif hadamard and votes and size <= BIT_SLICED_POINTS:
                 count_tiles(keys, WORD_TAG, self.number, row_bits, part, first, last, counter)
             else:
                 count_signs(keys, self.number, hadamard, size, part, table, first, last, counter)

@@ -5,7 +5,15 @@ import pytest
 
 from hushbit.kernels import definitions
 from hushbit.kernels.chacha import fill_states
-from hushbit.kernels.count import PLANES, TILE_WORDS, add_group, count_tiles, draw_rows, flush
+from hushbit.kernels.count import (
+    PLANES,
+    TILE_WORDS,
+    add_group,
+    count_tiles,
+    count_two_points,
+    draw_rows,
+    flush,
+)
 from hushbit.kernels.signs import WORD_TAG, count_signs, tile_signs
 
 SIZES = (1, 7, 8, 63, 64, 65, 511, 512, 513, 4095, 4096, 4097, 9000)
@@ -117,3 +125,24 @@ def test_rows_are_never_zero_inside_and_always_zero_outside(row_bits: int, insid
     number = (planes.astype(np.int64) << np.arange(row_bits)[:, None]).sum(axis=0)
     assert (number[:inside] > 0).all()
     assert (number[inside:] == 0).all()
+
+
+@pytest.mark.parametrize("users", [1, 16, 17, 300, 4080, 4081, 4100])
+@pytest.mark.parametrize("votes", [1, 65, 4097])
+def test_two_points_count_like_any_others(users: int, votes: int) -> None:
+    """Past 4080 users the bit-planes have been flushed in between."""
+    rng = np.random.default_rng(users)
+    keys = rng.integers(0, 2**32, (users, 8), dtype=np.uint32)
+    payload = rng.integers(0, 256, (users, (votes + 7) // 8), dtype=np.uint8)
+    general, special = np.zeros((1, votes), np.int64), np.zeros(votes, np.int64)
+    tiles = -(-votes // 4096)
+    count_tiles(keys, WORD_TAG, 0, 0, payload, 0, tiles, general)
+    count_two_points(keys, WORD_TAG, 0, payload, 0, tiles, special)
+    assert np.array_equal(general[0], special)
+    if votes <= 65:
+        table = np.eye(2, 1, dtype=np.int64)
+        some = slice(0, 50)
+        exact = definitions.counts(keys[some], 0, "hadamard", 2, payload[some], table, votes)
+        special[:] = 0
+        count_two_points(keys[some], WORD_TAG, 0, payload[some], 0, 1, special)
+        assert np.array_equal(special, exact[0])

@@ -1,5 +1,6 @@
 """The run directory: begun whole, kept round by round, resumed from exactly what was kept."""
 
+import dataclasses
 import errno
 import json
 import math
@@ -36,6 +37,7 @@ def begun(folder, rounds=0):
     record.begin(SETTINGS, NOTES)
     for number in range(1, rounds + 1):
         record.save(progress(number), made(number))
+    record.release()
     return record
 
 
@@ -51,7 +53,7 @@ def same(one, two):
 
 def test_a_new_run_says_what_it_is(tmp_path):
     record = begun(tmp_path / "deep" / "run")
-    assert record.settings() == SETTINGS
+    assert record.settings() == SETTINGS.resolved()
     told = json.loads((record.folder / ENVIRONMENT).read_text())
     assert told["coins"] == "SimulationCoins"
     assert {"python", "hushbit", "torch", "numpy"} <= told.keys()
@@ -60,7 +62,7 @@ def test_a_new_run_says_what_it_is(tmp_path):
 
 def test_rounds_come_back_to_the_bit(tmp_path):
     record = begun(tmp_path / "run", rounds=3)
-    same(Record(record.folder).resume(progress(), NOTES), progress(3))
+    same(Record(record.folder).resume(SETTINGS, progress(), NOTES), progress(3))
     assert [row["round"] for row in record.rows()] == [1, 2, 3]
 
 
@@ -116,7 +118,7 @@ def test_only_rounds_with_a_checkpoint_count(tmp_path, monkeypatch):
         with pytest.raises(DamagedFile, match="No space left"):
             record.save(progress(3), made(3))
     assert [row["round"] for row in record.rows()] == [1, 2, 3]
-    same(record.resume(progress(), NOTES), progress(2))
+    same(record.resume(SETTINGS, progress(), NOTES), progress(2))
     assert [row["round"] for row in record.rows()] == [1, 2]
     record.save(progress(3), made(3))
     assert [row["round"] for row in record.rows()] == [1, 2, 3]
@@ -127,9 +129,9 @@ def test_lines_cut_by_a_kill_and_scratch_files_are_dropped(tmp_path):
     with (record.folder / METRICS).open("ab") as file:
         file.write(b'{"round": 3, "mse": 0.\xff')
     (record.folder / f".{CHECKPOINT}.abc").write_bytes(b"half")
-    same(record.resume(progress(), NOTES), progress(2))
+    same(record.resume(SETTINGS, progress(), NOTES), progress(2))
     assert [json.loads(line)["round"] for line in (record.folder / METRICS).open()] == [1, 2]
-    assert not list(record.folder.glob(".*"))
+    assert [path.name for path in record.folder.glob(".*")] == [".lock"]
 
 
 @pytest.mark.parametrize("kept", [(CONFIG,), (CONFIG, ENVIRONMENT), (CONFIG, METRICS)])
@@ -139,7 +141,7 @@ def test_a_kill_before_the_first_checkpoint_starts_afresh(tmp_path, kept):
         if path.name not in kept:
             path.unlink()
     fresh = progress()
-    assert Record(record.folder).resume(fresh, NOTES) is fresh
+    assert Record(record.folder).resume(SETTINGS, fresh, NOTES) is fresh
     assert record.rows() == []
     assert (record.folder / ENVIRONMENT).exists()
 
@@ -165,7 +167,8 @@ def test_damaged_checkpoints_are_refused_and_nothing_is_touched(tmp_path):
     for content in damaged:
         path.write_bytes(content)
         try:
-            same(record.resume(progress(), NOTES), progress(2))  # a byte that carries nothing
+            # Some bytes of an archive carry nothing.
+            same(record.resume(SETTINGS, progress(), NOTES), progress(2))
         except DamagedFile:
             refused += 1
         assert (record.folder / METRICS).read_bytes() == metrics
@@ -179,7 +182,7 @@ def test_checkpoints_of_other_models_and_servers_are_refused(tmp_path):
     stateless.server = {}
     for fresh in (longer, stateless):
         with pytest.raises(DamagedFile, match="another"):
-            record.resume(fresh, NOTES)
+            record.resume(SETTINGS, fresh, NOTES)
 
 
 def test_metrics_that_lack_a_round_are_refused(tmp_path):
@@ -187,10 +190,10 @@ def test_metrics_that_lack_a_round_are_refused(tmp_path):
     lines = (record.folder / METRICS).read_text().splitlines(keepends=True)
     (record.folder / METRICS).write_text(lines[0] + lines[2])
     with pytest.raises(DamagedFile, match="lacks rounds"):
-        record.resume(progress(), NOTES)
+        record.resume(SETTINGS, progress(), NOTES)
     (record.folder / METRICS).unlink()
     with pytest.raises(DamagedFile, match="cannot be read"):
-        record.resume(progress(), NOTES)
+        record.resume(SETTINGS, progress(), NOTES)
 
 
 def test_a_damaged_configuration_is_refused(tmp_path):
@@ -210,3 +213,30 @@ def test_the_end_of_a_run(tmp_path):
     table = pq.read_table(record.folder / "metrics.parquet").to_pylist()
     assert [row["round"] for row in table] == [1, 2]
     assert [row["snr_db"] for row in table] == [1.5, math.inf]
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    record = Record(tmp_path / "run")
+    record.begin(SETTINGS, NOTES)
+    record.save(progress(1), made(1))
+    with pytest.raises(InvalidInput, match="another process"):
+        Record(record.folder).resume(SETTINGS, progress(), NOTES)
+    record.release()
+    same(Record(record.folder).resume(SETTINGS, progress(), NOTES), progress(1))
+
+
+def test_a_checkpoint_is_not_gone_on_with_under_other_settings(tmp_path):
+    record = begun(tmp_path / "run", rounds=1)
+    other = dataclasses.replace(SETTINGS, seed=SETTINGS.seed + 1)
+    with pytest.raises(InvalidInput, match="other settings"):
+        record.resume(other, progress(), NOTES)
+
+
+def test_figures_that_are_no_numbers_reach_the_parquet_file(tmp_path):
+    record = begun(tmp_path / "run")
+    record.save(progress(1), made(1, snr=float("nan")))
+    record.save(progress(2), made(2, snr=float("inf")))
+    record.finish({})
+    table = pq.read_table(record.folder / "metrics.parquet").to_pylist()
+    assert math.isnan(table[0]["snr_db"])
+    assert table[1]["snr_db"] == math.inf

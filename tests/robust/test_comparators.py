@@ -20,7 +20,7 @@ def test_by_hand():
     assert np.allclose(robust_mean("norm-clipping", ROWS, 1), clipped.mean(axis=0))
 
 
-@pytest.mark.parametrize("name", set(COMPARATORS) - {"sign-majority"})
+@pytest.mark.parametrize("name", sorted(set(COMPARATORS) - {"sign-majority"}))
 def test_a_fifth_of_far_attackers_hardly_move_it(name):
     rng = np.random.default_rng(0)
     honest = rng.normal(1.0, 0.1, (40, 30)).astype(np.float32)

@@ -1,9 +1,12 @@
 """Data sets: found in the data folder and verified, else fetched; digits need no download."""
 
 import hashlib
+import http.client
 import io
 import os
 import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +84,8 @@ def load(name: str, folder: str | Path | None = None, *, writers: bool = False) 
     if name == "digits":
         return _digits()
     place, entry = data_folder(folder), CATALOGUE[name]
-    fetch_dataset(name, place)
+    if not all((place / file.path).exists() for file in entry.files):
+        fetch_dataset(name, place)
     parts = [file.raw(place) for file in entry.files]
     train_x, train_y, test_x, test_y = _parsed(entry, parts)
     ids = load_writers(place) if writers else (None, None)
@@ -100,6 +104,9 @@ def fetch_dataset(
         return "embedded in scikit-learn"
     place, entry = data_folder(folder), CATALOGUE[name]
     absent = [file for file in entry.files if not (place / file.path).exists()]
+    for file in entry.files:
+        if file not in absent:
+            file.raw(place)
     if not absent:
         return "already in the data folder"
     return fetch(place, absent, entry.routes if routes is None else routes)
@@ -117,6 +124,8 @@ def verify(name: str, folder: str | Path | None = None) -> Status:
     try:
         for file in entry.files:
             file.raw(place)
+        if name == "mnist" and (place / WRITERS_PATH).exists():
+            load_writers(place)
     except DamagedFile as error:
         return Status(name, "damaged", str(error))
     return Status(name, "present", f"{len(entry.files)} files in {place}, digests match")
@@ -137,7 +146,7 @@ def load_writers(
     try:
         with np.load(place) as stored:
             train, test = stored["train_writer"], stored["test_writer"]
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DamagedFile(f"cannot read {place}: {error}; delete it and fetch again") from error
     if _writers_digest(train, test) != WRITERS_SHA256:
         raise DamagedFile(f"{place} does not hold QMNIST's writers; delete it and fetch again")
@@ -148,7 +157,8 @@ def _fetch_writers(place: Path, route: Route) -> None:
     try:
         found = route(place.parent)
         train, test = (_writer_column(found[split]) for split in ("train", "test"))
-    except (OSError, KeyError, ValueError, EOFError, HushbitError) as error:
+    except (OSError, KeyError, ValueError, EOFError, zlib.error, http.client.HTTPException,
+            HushbitError) as error:  # fmt: skip
         raise DataUnavailable(
             f"cannot fetch the writers of MNIST ({error}); put writer_ids.npz with train_writer "
             f"and test_writer into {place.parent}, or choose another partition"

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hushbit import baselines
+from hushbit.baselines.entries import PRESETS
+from hushbit.checks import choice
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import InvalidInput
 from hushbit.fl.models import Model
@@ -18,11 +20,11 @@ TAKES: dict[str, set[str]] = {
     "fedavg": set(),
     "cpa": SHARED | {"points", "lattice", "rounding", "words", "clip"},
     "cpa-no-rr": (SHARED | {"points", "lattice", "rounding", "words"}) - {"epsilon_per_bit"},
-    "nested": SHARED | {"stages", "lattice", "rounding", "words", "clip"},
+    "nested": SHARED | {"stages", "lattice", "rounding", "words"},
     "laplace": SHARED,
     "signsgd": {"epsilon_per_bit", "sign_step", "preset", "rotate"},
     "jopeq": SHARED | {"mode", "levels", "lattice"},
-    "mvu": SHARED | {"bits"},
+    "mvu": (SHARED | {"bits"}) - {"preset"},
 }
 ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
 OPTIONS = sorted(set().union(*TAKES.values()))
@@ -64,7 +66,10 @@ def _pick(given: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _cpa(model: Model, given: dict[str, Any]) -> Mechanism:
     more = _pick(given, "points", "lattice", "rounding", "words", "preset", "clip")
-    return CPA(model.dim, given["epsilon_per_bit"], _radius(given), **more)
+    made = CPA(model.dim, given["epsilon_per_bit"], _radius(given), **more)
+    if "clip" in given and made.guarantee.rho is None:
+        raise InvalidInput("--clip gives a guarantee for two points on Z with stochastic rounding")
+    return made
 
 
 def _no_rr(model: Model, given: dict[str, Any]) -> Mechanism:
@@ -72,7 +77,7 @@ def _no_rr(model: Model, given: dict[str, Any]) -> Mechanism:
 
 
 def _nested(model: Model, given: dict[str, Any]) -> Mechanism:
-    more = _pick(given, "lattice", "rounding", "words", "preset", "clip")
+    more = _pick(given, "lattice", "rounding", "words", "preset")
     if "stages" in given:
         more["stages"] = whole_numbers(given["stages"])
     elif given.get("preset") != "authors":
@@ -80,8 +85,18 @@ def _nested(model: Model, given: dict[str, Any]) -> Mechanism:
     return NestedCPA(model.dim, given["epsilon_per_bit"], _radius(given), **more)
 
 
+def _authors(given: dict[str, Any], fixes: str) -> bool:
+    """Whether the published variant of a baseline is asked for, which fixes one option itself."""
+    if choice("preset", given.get("preset", "honest"), PRESETS) == "honest":
+        return False
+    if fixes in given:
+        listed = "--" + fixes.replace("_", "-")
+        raise InvalidInput(f"preset authors sets {listed} itself; leave it out")
+    return True
+
+
 def _laplace(model: Model, given: dict[str, Any]) -> Mechanism:
-    if given.get("preset") == "authors":
+    if _authors(given, "radius"):
         sizes = tuple(slot.stop - slot.start for slot in model.shapes)
         return baselines.Laplace(
             model.dim, given["epsilon_per_bit"], preset="authors", layers=sizes
@@ -90,7 +105,7 @@ def _laplace(model: Model, given: dict[str, Any]) -> Mechanism:
 
 
 def _signsgd(model: Model, given: dict[str, Any]) -> Mechanism:
-    if given.get("preset") == "authors":
+    if _authors(given, "sign_step"):
         return baselines.SignRR(model.dim, given["epsilon_per_bit"], preset="authors")
     if "sign_step" not in given:
         raise InvalidInput("signsgd needs --sign-step: its signs carry no size of their own")

@@ -123,7 +123,7 @@ def one_round(setup: Setup, progress: Progress) -> Round:
         users=users.size,
         bytes_up=seen.bytes_up,
         bytes_down=users.size * (before.nbytes + MODEL_KEY_BYTES),
-        overload_rate=seen.overloaded / (users.size * setup.model.dim),
+        overload_rate=seen.overloaded / (users.size * setup.mechanism.guarantee.groups[0][1]),
         training_loss=float(np.concatenate(seen.losses).mean(dtype=np.float64)),
         distortion=distortion(before, seen.mean(), estimate.mean),
     )

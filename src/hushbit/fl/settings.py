@@ -22,6 +22,12 @@ DEFENCES = (
 )  # fmt: skip
 SCHEDULES = ("constant", "decay")
 RATES = {"digits": 0.3}
+PARTITION_OF = {
+    "samples_per_user": "per-user",
+    "replace": "per-user",
+    "alpha": "dirichlet",
+    "shards_per_user": "shards",
+}
 
 
 def _option(default: Any, text: str) -> Any:
@@ -105,13 +111,27 @@ class Settings:
                 f"attack {self.attack!r} with a share of {self.attackers} attackers does not fit: "
                 "give both --attack and --attackers, or neither"
             )
+        self._refuse_unused()
         if not 0 < real("delta", self.delta) < 1:
             raise InvalidInput(f"delta must lie in (0, 1); got {self.delta}")
+
+    def _refuse_unused(self) -> None:
+        """Refuse options of another partition or optimizer, which would be passed over."""
+        for name, partition in PARTITION_OF.items():
+            if self.partition != partition and getattr(self, name) != FIELDS[name].default:
+                flag = "--" + name.replace("_", "-")
+                raise InvalidInput(f"{flag} fits --partition {partition} only; leave it out")
+        if self.keep_momentum and self.optimizer == "sgd" and self.momentum == 0:
+            raise InvalidInput("--keep-momentum needs --momentum or --optimizer adam")
 
     @property
     def local_rate(self) -> float:
         """The local learning rate, where none is given one that suits the data."""
         return self.rate if self.rate is not None else RATES.get(self.dataset, 0.03)
+
+    def resolved(self) -> "Settings":
+        """The same run with the defaults that depend on other options written out."""
+        return dataclasses.replace(self, rate=self.local_rate)
 
     def to_toml(self) -> str:
         """The record as TOML; what is not set is left out."""

@@ -54,6 +54,11 @@ def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
     parts = _parts(settings, data, training, rng)
     federation = Federation.of(data.train_x, data.train_y, parts)
     attackers = choose_attackers(federation.users, settings.attackers, settings.seed)
+    if settings.attack != "none" and not attackers.any():
+        raise InvalidInput(
+            f"a share of {settings.attackers} of {federation.users} users is no attacker at all: "
+            "raise --attackers or --users"
+        )
     federation = poisoned(federation, attackers, settings.attack, data.classes)
     return Setup(
         settings=settings,

@@ -6,6 +6,7 @@ verified against the digest of the unpacked content before it gets its name.
 
 import gzip
 import hashlib
+import http.client
 import io
 import os
 import shutil
@@ -15,6 +16,7 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +48,7 @@ class DataFile:
         try:
             packed = place.read_bytes()
             content = gzip.decompress(packed) if self.gzipped else packed
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             raise DamagedFile(f"cannot read {place}: {error}; delete it and fetch again") from error
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise DamagedFile(f"{place} is not the published file; delete it and fetch again")
@@ -96,7 +98,8 @@ def fetch(folder: Path, files: Sequence[DataFile], routes: Mapping[str, Route]) 
                     if hashlib.sha256(content).hexdigest() != file.sha256:
                         raise DamagedFile(f"{file.path} is not the published file")
             except (OSError, KeyError, ValueError, EOFError, HushbitError, tarfile.TarError,
-                    zipfile.BadZipFile, subprocess.SubprocessError) as error:  # fmt: skip
+                    zipfile.BadZipFile, zlib.error, http.client.HTTPException,
+                    subprocess.SubprocessError) as error:  # fmt: skip
                 failures.append(f"{name}: {error or type(error).__name__}")
                 continue
         for file, content in contents.items():
@@ -207,6 +210,6 @@ def _first_answer(urls: Sequence[str]) -> bytes:
             with urllib.request.urlopen(url, timeout=ADDRESS_TIMEOUT) as answer:
                 data: bytes = answer.read()
                 return data
-        except (OSError, ValueError) as failure:
+        except (OSError, ValueError, http.client.HTTPException) as failure:
             error = failure
     raise DataUnavailable(f"no answer from {urls[-1] if urls else 'anywhere'} ({error})")

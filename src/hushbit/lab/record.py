@@ -1,6 +1,7 @@
 """The run directory: configuration, metrics as they come, checkpoint, environment, summary."""
 
 import contextlib
+import hashlib
 import importlib.metadata
 import json
 import math
@@ -9,10 +10,15 @@ import platform
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
+    fcntl = None  # type: ignore[assignment]
 
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
 from hushbit.files import write_text, write_whole
@@ -21,6 +27,7 @@ from hushbit.fl.settings import Settings, read_settings
 
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 METRICS, CHECKPOINT = "metrics.jsonl", "checkpoint.npz"
+LOCK = ".lock"
 GROUPS = ("server", "local", "average")
 
 
@@ -30,6 +37,29 @@ class Record:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._made: list[Path] = []
+        self._mark = np.zeros(0, dtype=np.uint8)
+        self._held: IO[bytes] | None = None
+
+    def _lock(self) -> None:
+        """Keep other processes out of the folder for as long as this one lives."""
+        try:
+            self._held = (self.folder / LOCK).open("wb")
+        except OSError as error:
+            raise InvalidInput(f"{self.folder} cannot be a run folder: {error}") from error
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise InvalidInput(
+                    f"another process is at work in {self.folder}: wait for it, or name another"
+                ) from None
+
+    def release(self) -> None:
+        """Let other processes in again."""
+        if self._held is not None:
+            (self.folder / LOCK).unlink(missing_ok=True)
+            self._held.close()
+            self._held = None
 
     def begin(self, settings: Settings, notes: Mapping[str, Any]) -> None:
         """Make the folder and write what the run is; refuses a folder that is not empty."""
@@ -40,9 +70,12 @@ class Record:
         except OSError as error:
             self.withdraw()
             raise InvalidInput(f"{self.folder} cannot be a run folder: {error}") from error
+        self._lock()
+        self.refuse_full()
         try:
             # The configuration comes first: from then on a killed run can be resumed.
-            write_text(self.folder / CONFIG, settings.to_toml())
+            self._mark = _mark(settings)
+            write_text(self.folder / CONFIG, settings.resolved().to_toml())
             self._write_start(notes)
         except HushbitError:
             self.withdraw()
@@ -68,7 +101,7 @@ class Record:
 
     def withdraw(self) -> None:
         """Take back what `begin` made, for a run that failed before its first round was kept."""
-        for name in (CONFIG, ENVIRONMENT, METRICS):
+        for name in (CONFIG, ENVIRONMENT, METRICS, LOCK):
             with contextlib.suppress(OSError):
                 (self.folder / name).unlink()
         for folder in self._made:
@@ -91,13 +124,17 @@ class Record:
                 os.fsync(file.fileno())
         except OSError as error:
             raise DamagedFile(f"{self.folder / METRICS} cannot be written: {error}") from error
-        arrays: dict[str, Any] = {"round": np.array(progress.round), **_arrays(progress)}
+        arrays: dict[str, Any] = {
+            "round": np.array(progress.round), "settings": self._mark, **_arrays(progress)
+        }  # fmt: skip
         write_whole(self.folder / CHECKPOINT, lambda file: np.savez(file, **arrays))
 
-    def resume(self, fresh: Progress, notes: Mapping[str, Any]) -> Progress:
+    def resume(self, settings: Settings, fresh: Progress, notes: Mapping[str, Any]) -> Progress:
         """The last checkpoint; metrics of rounds that it does not hold are dropped."""
+        self._lock()
+        self._mark = _mark(settings)
         path = self.folder / CHECKPOINT
-        progress = _checkpoint(path, fresh) if path.exists() else fresh
+        progress = _checkpoint(path, fresh, self._mark) if path.exists() else fresh
         for scratch in self.folder.glob(f".{CHECKPOINT}.*"):
             scratch.unlink(missing_ok=True)
         if not path.exists():
@@ -139,22 +176,30 @@ class Record:
         import pyarrow.parquet as pq
 
         rows = [
-            {k: math.inf if v == "inf" else -math.inf if v == "-inf" else v for k, v in row.items()}
+            {k: float(v) if v in ("inf", "-inf", "nan") else v for k, v in row.items()}
             for row in self.rows()
         ]
         table = pa.Table.from_pylist(rows)
         write_whole(self.folder / "metrics.parquet", lambda file: pq.write_table(table, file))
 
 
-def _checkpoint(path: Path, fresh: Progress) -> Progress:
+def _mark(settings: Settings) -> NDArray[np.uint8]:
+    """By which a checkpoint knows that it is gone on with under the settings it was made with."""
+    digest = hashlib.sha256(settings.resolved().to_toml().encode()).digest()
+    return np.frombuffer(digest, dtype=np.uint8)
+
+
+def _checkpoint(path: Path, fresh: Progress, mark: NDArray[np.uint8]) -> Progress:
     """Read a checkpoint that has the arrays of a fresh start, with the same shapes."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        number = int(arrays.pop("round"))
+        number, made_with = int(arrays.pop("round")), arrays.pop("settings")
     except (OSError, ValueError, TypeError, KeyError, EOFError, RuntimeError,
             zipfile.BadZipFile) as error:  # fmt: skip
         raise DamagedFile(f"{path} is damaged: {error}; start the run again") from error
+    if not np.array_equal(made_with, mark):
+        raise InvalidInput(f"{path} was made with other settings than {CONFIG} holds now")
     wanted = _arrays(fresh)
     shapes = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     if number < 1 or shapes != {name: (a.shape, a.dtype) for name, a in wanted.items()}:

@@ -1,6 +1,7 @@
 """One run from settings to summary, recorded on disk if a folder is named."""
 
 import math
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,16 +21,34 @@ def run(
     data: str | Path | None = None, watch: Watcher | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Run (or go on with) a federation; the summary, with the rounds under "history"."""
-    begun = time.perf_counter()
     record = None if out is None else Record(out)
+    try:
+        return _run(settings, record, resume, data, watch)
+    finally:
+        if record is not None:
+            record.release()
+
+
+def _run(
+    settings: Settings, record: Record | None, resume: bool, data: str | Path | None,
+    watch: Watcher | None,
+) -> dict[str, Any]:  # fmt: skip
+    begun = time.perf_counter()
     if record is not None and not resume:
         record.refuse_full()
     setup = prepare(settings, data)
     progress = start(setup)
-    notes = {"coins": "SimulationCoins", "start": setup.model.note}
+    notes = {
+        "coins": "SimulationCoins",
+        "start": setup.model.note,
+        "mechanism": setup.mechanism.description,
+        "fingerprint": setup.mechanism.fingerprint.hex(),
+        "guarantee": setup.mechanism.guarantee.line(),
+        "guarantee_note": setup.mechanism.guarantee.note,
+    }
     history: list[dict[str, Any]] = []
     if record is not None and resume:
-        progress = record.resume(progress, notes)
+        progress = record.resume(settings, progress, notes)
         history = record.rows()
     elif record is not None:
         record.begin(settings, notes)
@@ -53,11 +72,11 @@ def run(
 def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of a run; SNR is the median over rounds."""
     settings, guarantee = setup.settings, setup.mechanism.guarantee
-    taking_part = settings.rounds
+    taking_part = max(settings.rounds, len(history))
     last: dict[str, Any] = next(
         (row for row in reversed(history) if row.get("test_accuracy") is not None), {}
     )
-    ratios = sorted(float(row["snr_db"]) for row in history)
+    ratios = [float(row["snr_db"]) for row in history if not math.isnan(float(row["snr_db"]))]
     return {
         "mechanism": settings.mechanism,
         "dataset": settings.dataset,
@@ -68,7 +87,7 @@ def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
         "test_accuracy": last.get("test_accuracy", math.nan),
         "test_loss": last.get("test_loss", math.nan),
         "validation_accuracy": last.get("validation_accuracy"),
-        "snr_db": ratios[len(ratios) // 2] if ratios else math.nan,
+        "snr_db": statistics.median(ratios) if ratios else math.nan,
         "mse": history[-1]["mse"] if history else math.nan,
         "bytes_up": sum(row["bytes_up"] for row in history),
         "bytes_down": sum(row["bytes_down"] for row in history),
