@@ -109,7 +109,7 @@ def test_an_interrupt_in_the_middle_of_a_change_is_remembered(
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mechanism, "absorb", interrupt)
+    monkeypatch.setattr(hb.CPA, "absorb", interrupt)
     with pytest.raises(KeyboardInterrupt):
         tally.add(BALLOTS["two"][1])
     monkeypatch.undo()
