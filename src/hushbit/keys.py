@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from hushbit.checks import whole
 from hushbit.errors import InvalidInput
 from hushbit.kernels.chacha import derive_keys
+from hushbit.kernels.threads import spread
 
 SECRET_BYTES = 32
 LAST_ID = 2**64 - 1
+MANY = 4096  # keys from which on a second thread pays
 LABEL = np.frombuffer(b"hushbit1", dtype="<u4").astype(np.uint32)
 
 
@@ -161,7 +163,15 @@ class RoundKey:
         """The keys of many users at once."""
         numbers = user_ids(ids)
         keys = np.empty((numbers.size, 8), dtype=np.uint32)
-        derive_keys(self._users_root, numbers, LABEL, keys)
+        root = self._users_root
+
+        def run(first: int, last: int) -> None:
+            derive_keys(root, numbers[first:last], LABEL, keys[first:last])
+
+        if numbers.size < MANY:
+            run(0, numbers.size)
+        else:
+            spread(run, numbers.size)
         return UserKeys(self.round, numbers, keys, self.rotation)
 
     def user(self, user: int) -> UserKey:

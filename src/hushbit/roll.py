@@ -4,6 +4,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+def ascending(users: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The users in order; those that already are, as batches mostly are, cost no sorting."""
+    return users if (users[1:] > users[:-1]).all() else np.sort(users)
+
+
 class Roll:
     """A growing set of user numbers, kept as a few sorted runs of doubling size."""
 
@@ -25,7 +30,7 @@ class Roll:
         """Enter users that are not yet on the roll."""
         if users.size == 0:
             return
-        self._runs.append(np.sort(users))
+        self._runs.append(ascending(users).copy())
         # Merging only runs of like size keeps the total work at n log n.
         while len(self._runs) > 1 and self._runs[-2].size <= 2 * self._runs[-1].size:
             merged = np.concatenate([self._runs.pop(), self._runs.pop()])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hushbit.ballot import Ballot, Ballots
 from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
 from hushbit.keys import RoundKey
-from hushbit.roll import Roll
+from hushbit.roll import Roll, ascending
 from hushbit.tally_file import (
     arrays_of,
     as_path,
@@ -164,7 +164,7 @@ class Tally:
         if again.any():
             first = int(users[int(np.argmax(again))])
             raise RefusedBallot("duplicate", f"user {first} has already voted in this round")
-        ordered = np.sort(users)
+        ordered = ascending(users)
         twice = ordered[1:] == ordered[:-1]
         if twice.any():
             user = int(ordered[int(np.argmax(twice))])
