@@ -1,5 +1,6 @@
 """Ballots on the wire: small, strict, and unharmed by a hundred thousand mutations."""
 
+import pickle
 import struct
 import zlib
 
@@ -189,3 +190,8 @@ def test_a_hundred_thousand_mutated_ballots() -> None:
     again.add_many(accepted)
     assert all((again.counters[n] == c).all() for n, c in tally.counters.items())
     assert sorted(b.user for b in accepted) == tally.roll.users().tolist()
+
+
+def test_a_refusal_survives_the_way_between_processes() -> None:
+    refusal = pickle.loads(pickle.dumps(hb.RefusedBallot("round", "of another round")))
+    assert (refusal.reason, str(refusal)) == ("round", "of another round")
