@@ -38,7 +38,8 @@ test-flower: $(STAMP)
 	$(BIN)/python -m pytest -m flower tests/flower
 
 coverage: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=
+	$(BIN)/coverage report --include='src/hushbit/*.py,src/hushbit/privacy/*.py' --fail-under=95
 
 demo: $(STAMP)
 	$(BIN)/python -m hushbit demo
