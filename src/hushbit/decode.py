@@ -52,9 +52,9 @@ def signal_power(pull: Floats, noise: Floats, count: int) -> Floats:
     return np.asarray(np.clip(raw, 0.0, noise))
 
 
-def level_power(shares: Floats, points: Points, shift: Fraction) -> Floats:
+def level_power(shares: Floats, points: Points, shift: float) -> Floats:
     """Mean square of the users' points about the decoder's centre, from the unbiased histogram."""
-    pull = points.positions - float(shift) * points.positions.sum(axis=0)
+    pull = points.positions - shift * points.positions.sum(axis=0)
     return np.asarray(np.maximum(shares.mean(axis=0) @ pull**2, 0.0))
 
 

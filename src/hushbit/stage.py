@@ -8,12 +8,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.decode import DECODERS, gain_and_shift, noise_power
 from hushbit.errors import RefusedBallot
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.count import TILE_VOTES, count_tiles, count_two_points
 from hushbit.kernels.signs import WORD_TAG, count_signs
 from hushbit.kernels.threads import spread
-from hushbit.kernels.vote import cast_corners, cast_two_points
+from hushbit.kernels.vote import cast_corners, cast_two_points, compared_units
 from hushbit.keys import UserKeys
 from hushbit.points import Points, digits
 from hushbit.quantizer import Corners
@@ -45,6 +46,15 @@ class Stage:
         """Correlation of two entries of a word."""
         return correlation(self.points.size)
 
+    @cached_property
+    def decoders(self) -> dict[str, tuple[float, float, NDArray[np.float64]]]:
+        """Gain, shift and noise power of one user's pull, by decoder; exact before rounding."""
+        made = {}
+        for name in DECODERS:
+            gain, shift = gain_and_shift(name, self.response.beta, self.rho)
+            made[name] = float(gain), float(shift), noise_power(self.points, gain, self.rho)
+        return made
+
     @property
     def columns(self) -> int:
         """Points whose votes are kept: the last is implied where words are balanced."""
@@ -71,9 +81,10 @@ class Stage:
     ) -> None:  # fmt: skip
         """The fast path for ±radius with stochastic rounding."""
         radius, half = self.points.radius, float(self.response.half)
+        updates, units = compared_units(updates, radius, half)
 
         def run(first: int, last: int) -> None:
-            cast_two_points(updates, radius, half, keys.keys, WORD_TAG, coins, COIN_TAG,
+            cast_two_points(updates, *units, radius, half, keys.keys, WORD_TAG, coins, COIN_TAG,
                             first, last, payload, overloaded)  # fmt: skip
 
         spread(run, len(updates))
@@ -131,6 +142,16 @@ def dither_uniforms(key: NDArray[np.uint32], blocks: int, size: int) -> NDArray[
     drawn = np.empty(blocks * size, dtype=np.uint32)
     keystream(key, DITHER_TAG, 0, 0, 0, drawn)
     return drawn.reshape(blocks, size).astype(np.float64) * 2.0**-32
+
+
+def vote_coins(coin: NDArray[np.uint32], votes: int) -> NDArray[np.uint32]:
+    """The 32-bit coins that `cast_two_points` compares with, for others who send one bit."""
+    halves = np.empty(-(-votes // 2), dtype=np.uint32)
+    lower = np.empty(votes, dtype=np.uint32)
+    keystream(coin, COIN_TAG, 0, 0, 0, halves)
+    keystream(coin, COIN_TAG, 0, 1, 0, lower)
+    upper = halves.view(np.uint16)[:votes] ^ np.uint16(0x8000)  # signed there, unsigned here
+    return np.asarray(upper.astype(np.uint32) << np.uint32(16) | lower & np.uint32(0xFFFF))
 
 
 def _draw(corners: Corners, coin: NDArray[np.uint32]) -> NDArray[np.int32]:

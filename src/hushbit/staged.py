@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.checks import choice
 from hushbit.decode import (
+    DECODERS,
     Estimate,
-    gain_and_shift,
     level_power,
-    noise_power,
     signal_power,
     stage_votes,
 )
@@ -37,26 +37,26 @@ def decode_stages(cpa: "CPA", tally: Tally, decoder: str) -> Estimate:
     The variance is the smaller of two upper estimates: noise less the power of the common signal,
     or noise less the power of the users' levels (from the histogram) plus that of rounding.
     """
+    choice("decoder", decoder, DECODERS)
     count, size = tally.count, cpa.block_size
     mean = np.zeros((cpa.blocks, size))
     by_signal, largest = np.zeros(size), np.zeros(size)
     by_levels = np.full(size, rounding_power(cpa) / size)
     histograms: list[NDArray[np.float64]] = []
     for stage in cpa.stages:
-        gain, shift = gain_and_shift(decoder, stage.response.beta, stage.rho)
+        gain, shift, noise = stage.decoders[decoder]
         counter = tally.counters[stage.name]
-        noise = noise_power(stage.points, gain, stage.rho)
         by_levels += noise
         if stage.keeps_votes(counter):
             votes = stage_votes(counter, stage.points)
-            histograms.append(np.asarray(float(gain) / count * votes.T + float(shift)))
+            histograms.append(np.asarray(gain / count * votes.T + shift))
             counter = stage.points.coords.T @ votes
             if decoder == "corrected":
                 by_levels -= level_power(histograms[-1], stage.points, shift)
-        pull = float(gain) / count * (counter.T @ stage.points.basis)
+        pull = gain / count * (counter.T @ stage.points.basis)
         by_signal += noise - signal_power(pull, noise, count)
         largest += noise
-        mean += pull + float(shift) * stage.points.positions.sum(axis=0)
+        mean += pull + shift * stage.points.positions.sum(axis=0)
     if cpa.rounding == "subtractive":
         lattice = cpa.quantizer.points.lattice
         mean -= tally.counters["dither"] * (DITHER_UNIT / count) @ lattice.generator

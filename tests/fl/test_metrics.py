@@ -47,4 +47,12 @@ def test_a_round_without_honest_users_has_no_figures():
     unknown = np.full(3, np.nan)
     made = distortion(np.zeros(3, np.float32), unknown, np.ones(3))
     assert all(math.isnan(value) for value in made.row().values())
-    assert set(made.row()) == {"snr_db", "snr_weights_db", "snr_authors_db", "mse"}
+    assert set(made.row()) == {"snr_db", "snr_weights_db", "snr_authors_db", "snr_layers", "mse"}
+
+
+def test_layers_are_averaged_as_ratios():
+    true_mean = np.array([1.0, -1.0, 2.0, -2.0, 7.0])
+    decoded = np.array([1.1, -1.1, 3.0, -3.0, 0.0])
+    layers = (slice(0, 2), slice(2, 4), slice(4, 5))  # the last has no variance of its own
+    made = distortion(np.zeros(5, np.float32), true_mean, decoded, layers)
+    assert made.snr_layers == pytest.approx((100 + 4) / 2)

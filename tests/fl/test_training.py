@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from hushbit.errors import InvalidInput
-from hushbit.fl import training
+from hushbit.fl import softmax, tiles, training
 from hushbit.fl.batches import draw_batch, dropout_masks, user_keys
 from hushbit.fl.models import Model, build_model
 from hushbit.fl.optimizers import ConstantRate, DecayingRate, Optimizer, theorem_rate
@@ -82,16 +82,40 @@ def test_equals_a_plain_loop_over_ragged_users(name: str, optimizer: Optimizer) 
         np.testing.assert_allclose(update, expected, rtol=2e-4, atol=2e-6)
 
 
+@pytest.mark.parametrize("rate", [1e-3, 0.5, 30.0])
+def test_the_single_pass_of_the_linear_model_equals_its_definition(
+    monkeypatch, rate: float
+) -> None:
+    """The generic way is the definition; sums are taken in another order, so to float32."""
+    fed = federation([1, 2, 5, 9, 3, 4] * 50, (1, 9, 7))
+    model = build_model("linear", (1, 9, 7), 10)
+    params = np.random.default_rng(1).normal(0, 0.3, model.dim).astype(np.float32)
+    settings = LocalSettings(ConstantRate(rate), 1, batch_size=6)
+
+    def trained() -> training.LocalChunk:
+        made = local_updates(model, params, fed, np.arange(300), settings, round_number=3, seed=5)
+        return training.joined(list(made))
+
+    quick = trained()
+    monkeypatch.setattr(softmax, "fits", lambda *_: False)
+    defined = trained()
+    spacing = np.spacing(np.abs(params) + rate).max()
+    np.testing.assert_allclose(quick.updates, defined.updates, rtol=2e-5, atol=2 * spacing)
+    np.testing.assert_allclose(quick.losses, defined.losses, rtol=1e-5)
+    assert np.abs(defined.updates).max() > 100 * spacing
+
+
 def test_resnet_padding_does_not_reach_the_statistics() -> None:
     """In float64: two samples on one channel value divide by tiny variances."""
     model = build_model("resnet18", (3, 16, 16), 2)
     flat = torch.from_numpy(model.init(1)).double()
     x = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(1)).double()
     present = torch.tensor([1.0, 1.0, 0.0, 0.0]).double()
-    step = training._per_user_step(model)
+    fed = federation([4], (3, 16, 16))
+    job = training._Job(model, flat, fed, LocalSettings(ConstantRate(0.1)), 4, 0)
     y = torch.tensor([0, 1, 1, 1])
-    padded, _ = step(flat[None], x[None], y[None], present[None], ())
-    alone, _ = step(flat[None], x[None, :2], y[None, :2], present[None, :2], ())
+    padded, _ = job.gradients(flat, x[None], y[None], present[None], ())
+    alone, _ = job.gradients(flat[None], x[None, :2], y[None, :2], present[None, :2], ())
     torch.testing.assert_close(padded, alone, rtol=1e-4, atol=1e-5)
 
 
@@ -101,7 +125,7 @@ def test_resnet_padding_does_not_reach_the_statistics() -> None:
      ("cnn3", (3, 32, 32), 9)],
 )  # fmt: skip
 def test_same_bits_for_any_chunk_threads_and_order(monkeypatch, name, shape, count) -> None:
-    monkeypatch.setattr(training, "MOST_USERS_IN_A_TILE", 8)
+    monkeypatch.setattr(tiles, "MOST_USERS", 8)
     fed = federation([2 + user % 4 for user in range(count)], shape)
     model = build_model(name, shape, 10)
     params, users = model.init(0), np.arange(count)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import hushbit as hb
 from hushbit.kernels import definitions
-from hushbit.kernels.vote import cast_corners, cast_two_points, pack_tile
+from hushbit.kernels.vote import cast_corners, cast_two_points, compared_units, pack_tile
 from hushbit.response import Response
 from hushbit.stage import COIN_TAG
 
@@ -20,6 +20,32 @@ def some_keys(users: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 2**32, (users, 8), dtype=np.uint32)
 
 
+def cast(
+    updates: np.ndarray, radius: float, half: float, keys: np.ndarray, coins: np.ndarray,
+    users: tuple[int, int], payload: np.ndarray, overloaded: np.ndarray,
+) -> None:  # fmt: skip
+    updates, units = compared_units(updates, radius, half)
+    cast_two_points(updates, *units, radius, half, keys, 0x64726F77, coins, COIN_TAG, *users,
+                    payload, overloaded)  # fmt: skip
+
+
+@pytest.mark.parametrize("radius", [1e-38, 1e-30, 1e-3, 1.0, 1e30, 1e38])
+@pytest.mark.parametrize("epsilon", [1e-8, 0.5, 30.0, np.inf])
+def test_float32_thresholds_next_to_their_coins_are_exact(radius: float, epsilon: float) -> None:
+    """Entries within a few float32 steps of the coin's own threshold: where rounding would show."""
+    half, size = float(Response(epsilon).half), 4096
+    (key, coin), overloaded = some_keys(2, 3), np.zeros(1, dtype=np.int64)
+    steps = np.random.default_rng(0).integers(-3, 4, size)
+    exact = definitions.halved_coins(coin, COIN_TAG, size) * (radius / half)
+    update = np.clip(exact, -radius, radius).astype(np.float32)[None]
+    update += (steps * np.spacing(np.abs(update))).astype(np.float32)
+    payload = np.zeros((1, size // 8), dtype=np.uint8)
+    cast(update, radius, half, key[None], coin[None], (0, 1), payload, overloaded)
+    bits = definitions.two_point_bits(update[0], radius, half, key, coin, COIN_TAG)
+    assert (payload[0] == definitions.packed(bits)).all()
+    assert overloaded[0] == (np.abs(update[0].astype(np.float64)) > radius * (1 + 1e-12)).sum()
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_two_point_bits_equal_the_definition(size: int, kind: type) -> None:
@@ -28,9 +54,7 @@ def test_two_point_bits_equal_the_definition(size: int, kind: type) -> None:
     half = float(Response(0.5).half)
     payload = np.full((3, (size + 7) // 8), 255, dtype=np.uint8)
     overloaded = np.zeros(3, dtype=np.int64)
-    cast_two_points(
-        updates, 1.0, half, keys, 0x64726F77, coins, COIN_TAG, 1, 3, payload, overloaded
-    )
+    cast(updates, 1.0, half, keys, coins, (1, 3), payload, overloaded)
     assert (payload[0] == 255).all()
     for user in (1, 2):
         bits = definitions.two_point_bits(
@@ -64,16 +88,15 @@ def test_the_edge_of_a_coin_is_exact(beyond: float) -> None:
     """
     size, half = 300, float(2**31)
     (key, coin), overloaded = some_keys(2, 1), np.zeros(1, dtype=np.int64)
-    coins = definitions.signed_coins(coin, COIN_TAG, 0, size)
-    above = np.where(coins >= 0, beyond >= 1, beyond > 0)
     word = definitions.draw_words(key, 0, size, 2, "hadamard")
     payload = np.zeros((1, (size + 7) // 8), dtype=np.uint8)
-    cast_two_points(
-        (coins + beyond)[None], half, half, key[None], 0x64726F77, coin[None], COIN_TAG, 0, 1,
-        payload, overloaded,
-    )  # fmt: skip
+    coins = definitions.halved_coins(coin, COIN_TAG, size)
+    above = np.where(coins >= 0, beyond >= 1, beyond > 0)
+    cast((coins + beyond)[None], half, half, key[None], coin[None], (0, 1), payload, overloaded)
     bits = np.unpackbits(payload[0], bitorder="little")[:size].astype(bool)
     assert ((bits ^ (word[:, 0] > 0)) == above).all()
+    coins = definitions.signed_coins(coin, COIN_TAG, 0, size)
+    above = np.where(coins >= 0, beyond >= 1, beyond > 0)
     weight = (word[:, 0] * (coins + beyond) / half)[:, None]  # times the word's sign: coins again
     index = np.zeros((size, 1), dtype=np.int32)
     cast_corners(index, weight, 2, True, half, key, 0, coin, COIN_TAG, payload[0])

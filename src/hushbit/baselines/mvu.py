@@ -24,7 +24,7 @@ from hushbit.kernels.jit import njit
 from hushbit.keys import UserKeys
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.response import Response
-from hushbit.stage import COIN_TAG
+from hushbit.stage import COIN_TAG, vote_coins
 from hushbit.tally import Counters, Tally
 
 
@@ -118,13 +118,14 @@ class MVU(Baseline):
     ) -> int:  # fmt: skip
         """One user's symbols."""
         symbols = np.empty(self.dim, dtype=np.uint32)
-        coins = np.empty(self.dim if self.bits == 1 else 2 * self.dim, dtype=np.uint32)
-        keystream(coin, COIN_TAG, 0, 0, 0, coins)
         clipped: int
         if self.bits == 1:
             half = float(self.response.half)
+            coins = vote_coins(coin, self.dim)
             clipped = lean_bits(update, min(half / self.scale, 1e300), half, coins, symbols)
         else:
+            coins = np.empty(2 * self.dim, dtype=np.uint32)
+            keystream(coin, COIN_TAG, 0, 0, 0, coins)
             clipped = channel_symbols(update, self.scale, self._limits, coins, symbols)
         self.wire.write(symbols, row)
         return clipped

@@ -18,12 +18,11 @@ from hushbit.baselines.wire import SymbolWire
 from hushbit.checks import choice, positive, whole
 from hushbit.decode import Estimate, check_counted
 from hushbit.errors import InvalidInput
-from hushbit.kernels.chacha import keystream
 from hushbit.kernels.jit import njit
 from hushbit.keys import UserKeys
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.response import Response
-from hushbit.stage import COIN_TAG
+from hushbit.stage import vote_coins
 from hushbit.tally import Counters, Tally
 
 VOTES = ("mean", "majority")
@@ -97,9 +96,8 @@ class SignRR(Baseline):
     ) -> int:  # fmt: skip
         """One user's bits; counts clipped entries when signs are stochastic."""
         half = float(self.response.half)
-        coins = np.empty(self.dim, dtype=np.uint32)
+        coins = vote_coins(coin, self.dim)
         bits = np.empty(self.dim, dtype=np.uint32)
-        keystream(coin, COIN_TAG, 0, 0, 0, coins)
         lean = update if self.stochastic else np.sign(update)
         if self.preset == "authors":
             lean = np.where(update >= 0, 1.0, -1.0)

@@ -99,22 +99,20 @@ class Optimizer:
         """Return the state of users that have not trained yet: zeros."""
         return {name: torch.zeros(users, width) for name, width in self.widths(dim).items()}
 
-    def advance(self, weights: Tensor, gradient: Tensor, state: LocalState, rate: float) -> None:
-        """Move weights (users, dim) one step, updating weights and state in place.
+    def advance(self, weights: Tensor, gradient: Tensor, state: LocalState, rate: float) -> Tensor:
+        """Return weights (users, dim) one step on; state is updated, the gradient used up.
 
-        sgd: v <- momentum v + g, w <- w - rate v; adam: with bias-corrected moments.
+        sgd: v <- momentum v + g, w <- w - rate v; adam: with bias-corrected moments. All users
+        may start from the same weights (dim,).
         """
         if self.kind == "adam":
-            self._advance_adam(weights, gradient, state, rate)
-            return
+            return self._adam(weights, gradient, state, rate)
         direction = gradient
         if self.momentum:
             direction = state["velocity"].mul_(self.momentum).add_(gradient)
-        weights.add_(direction, alpha=-rate)
+        return torch.add(weights, direction, alpha=-rate, out=gradient)
 
-    def _advance_adam(
-        self, weights: Tensor, gradient: Tensor, state: LocalState, rate: float
-    ) -> None:
+    def _adam(self, weights: Tensor, gradient: Tensor, state: LocalState, rate: float) -> Tensor:
         first_beta, second_beta = self.betas
         count = state["count"].add_(1.0)
         first = state["first"].mul_(first_beta).add_(gradient, alpha=1.0 - first_beta)
@@ -123,4 +121,4 @@ class Optimizer:
         steps = count.double()
         first_scale = (rate / (1.0 - first_beta**steps)).float()
         second_scale = (1.0 / (1.0 - second_beta**steps)).float()
-        weights.sub_(first * first_scale / ((second * second_scale).sqrt_() + ADAM_EPSILON))
+        return weights - first * first_scale / ((second * second_scale).sqrt_() + ADAM_EPSILON)

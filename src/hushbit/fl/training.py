@@ -17,14 +17,14 @@ from torch import Tensor
 
 from hushbit.checks import positive, whole
 from hushbit.errors import HushbitError, InvalidInput
+from hushbit.fl import softmax
 from hushbit.fl.arguments import check_data, checked_state, chosen_users
 from hushbit.fl.batches import Words, draw_batch, dropout_masks, user_keys
 from hushbit.fl.models import Model, flat_tensor
 from hushbit.fl.optimizers import LocalState, Optimizer, Rate
 from hushbit.fl.partition import Federation, Indices
+from hushbit.fl.tiles import tile_size
 
-TILE_BYTES = 96 << 20
-MOST_USERS_IN_A_TILE = 256
 EVALUATION_BATCH = 500
 
 StateRows = dict[str, NDArray[np.float32]]
@@ -95,7 +95,6 @@ def local_updates(
         settings,
         batch=max(1, min(settings.batch_size, int(federation.counts.max()))),
         first_step=whole("round_number", round_number, 0) * settings.steps,
-        step_of=_per_user_step(model),
     )
     keys = user_keys(whole("seed", seed, 0), round_number, chosen)
     rows = checked_state(federation, settings.optimizer, model.dim, state)
@@ -152,14 +151,7 @@ def normalised(images: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(images.astype(np.float32)).sub_(127.5).div_(127.5)
 
 
-def tile_size(model: Model, batch: int) -> int:
-    """Return how many users are computed together: a power of two that fits the working set."""
-    floats = 6 * model.dim + batch * _saved_floats(model)
-    fitting = max(1, TILE_BYTES // (4 * floats))
-    return min(MOST_USERS_IN_A_TILE, 1 << (fitting.bit_length() - 1))
-
-
-PerUserStep = Callable[..., tuple[Tensor, Tensor]]
+PerUserStep = Callable[..., tuple[dict[str, Tensor], Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,20 +164,27 @@ class _Job:
     settings: LocalSettings
     batch: int
     first_step: int
-    step_of: PerUserStep
 
+    def gradients(
+        self, weights: Tensor, x: Tensor, y: Tensor, present: Tensor, masks: tuple[Tensor, ...]
+    ) -> tuple[Tensor, Tensor]:
+        """Gradient and loss of each user, at weights that all share or at its own."""
+        shared = weights.dim() == 1
+        step: PerUserStep = torch.func.vmap(
+            torch.func.grad_and_value(self._loss), in_dims=(None if shared else 0, 0, 0, 0, 0)
+        )
+        tensors = (self.model.tensors if shared else torch.func.vmap(self.model.tensors))(weights)
+        by_name, losses = step(tensors, x, y, present, masks)
+        pieces = [by_name[slot.name].flatten(1) for slot in self.model.shapes]
+        return torch.cat(pieces, dim=1), losses
 
-def _per_user_step(model: Model) -> PerUserStep:
-    """Return the function that gives gradient and loss of each user at its own weights."""
-
-    def loss(
-        flat: Tensor, x: Tensor, y: Tensor, present: Tensor, masks: tuple[Tensor, ...]
-    ) -> Tensor:
-        losses = F.cross_entropy(model.apply(flat, x, masks, present), y, reduction="none")
+    def _loss(
+        self, tensors: Mapping[str, Tensor], x: Tensor, y: Tensor, present: Tensor,
+        masks: tuple[Tensor, ...],
+    ) -> Tensor:  # fmt: skip
+        logits = self.model.forward(tensors, x, masks, present)
+        losses = F.cross_entropy(logits, y, reduction="none")
         return (losses * present).sum() / present.sum().clamp(min=1.0)
-
-    step: PerUserStep = torch.func.vmap(torch.func.grad_and_value(loss))
-    return step
 
 
 def _chunks(
@@ -213,13 +212,20 @@ def _chunk(
     for begin in range(0, len(users), tile):
         real = slice(begin, min(begin + tile, len(users)))
         padded = np.minimum(np.arange(begin, begin + tile), len(users) - 1)
+        if softmax.fits(job.model, job.settings.steps, job.settings.optimizer):
+            x, y, present = _samples(job, users[padded], keys[padded], 0)
+            rate = job.settings.rate.at(job.first_step)
+            softmax.plain_step(
+                job.model, job.start, x, y, present, rate, updates[real], losses[real]
+            )
+            continue
         weights, loss, after = _train_tile(job, users[padded], keys[padded], state)
         length = real.stop - real.start
         torch.sub(weights[:length], job.start, out=torch.from_numpy(updates[real]))
         losses[real] = loss[:length].numpy()
         for name, rows in kept.items():
             rows[real] = after[name][:length].numpy()
-        _refuse_nonfinite(users[real], updates[real], losses[real], round_)
+    _refuse_nonfinite(users, updates, losses, round_)
     return LocalChunk(users, updates, losses, kept)
 
 
@@ -230,20 +236,29 @@ def _train_tile(
     model, settings = job.model, job.settings
     own = {name: torch.from_numpy(rows[users]) for name, rows in state.items()}
     own = own or settings.optimizer.fresh(len(users), model.dim)
-    weights = job.start.repeat(len(users), 1)
+    weights = job.start
     total = torch.zeros(len(users))
     for step in range(settings.steps):
-        rows, present = draw_batch(job.federation, users, keys, step, job.batch)
-        x = normalised(job.federation.images[rows])
-        y = torch.from_numpy(job.federation.labels[rows])
+        x, y, present = _samples(job, users, keys, step)
         masks: tuple[Tensor, ...] = ()
         if model.dropout_shapes:
             drawn = dropout_masks(keys, step, job.batch, model.dropout_shapes, model.dropout_rate)
             masks = tuple(torch.from_numpy(mask) for mask in drawn)
-        gradient, loss = job.step_of(weights, x, y, torch.from_numpy(present), masks)
-        settings.optimizer.advance(weights, gradient, own, settings.rate.at(job.first_step + step))
+        gradient, loss = job.gradients(
+            weights, x, torch.from_numpy(y), torch.from_numpy(present), masks
+        )
+        rate = settings.rate.at(job.first_step + step)
+        weights = settings.optimizer.advance(weights, gradient, own, rate)
         total += loss
     return weights, total / settings.steps, own
+
+
+def _samples(
+    job: _Job, users: Indices, keys: Words, step: int
+) -> tuple[Tensor, NDArray[np.int64], NDArray[np.float32]]:
+    """Images, labels and which of them are there, for one step of some users."""
+    rows, present = draw_batch(job.federation, users, keys, step, job.batch)
+    return normalised(job.federation.images[rows]), job.federation.labels[rows], present
 
 
 def _refuse_nonfinite(
@@ -261,17 +276,3 @@ def _refuse_nonfinite(
             f"round {round_}: training gave NaN or infinite values for {len(broken)} users "
             f"({names}); lower the learning rate or the server step, resume from a checkpoint"
         )
-
-
-def _saved_floats(model: Model) -> int:
-    """Return how many floats the gradient of one sample keeps alive."""
-    sizes: list[int] = []
-
-    def note(saved: Tensor) -> Tensor:
-        sizes.append(saved.numel())
-        return saved
-
-    flat = torch.zeros(model.dim, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-        model.apply(flat, torch.zeros(1, *model.input_shape))
-    return max(sum(sizes) - model.dim, 0)

@@ -17,6 +17,13 @@ def signed_coins(coin: NDArray[np.uint32], tag: int, stage: int, votes: int) -> 
     return stream(coin, (tag, stage, 0), votes).astype(np.float64) - CENTRE
 
 
+def halved_coins(coin: NDArray[np.uint32], tag: int, votes: int) -> NDArray[np.float64]:
+    """The same, put together from a signed upper half and a lower half of two streams."""
+    upper = stream(coin, (tag, 0, 0), -(-votes // 2)).view(np.int16)[:votes]
+    lower = stream(coin, (tag, 0, 1), votes) & np.uint32(0xFFFF)
+    return upper * 2.0**16 + lower
+
+
 def threshold(pull: NDArray[np.float64], half: float) -> NDArray[np.float64]:
     """A vote is + when its coin is below this whole number, pull = lean · half in [-half, half].
 
@@ -36,7 +43,7 @@ def two_point_bits(
     """
     word = draw_words(key, 0, update.size, 2, "hadamard")
     value = threshold(update.astype(np.float64) * (half / radius), half)
-    return (signed_coins(coin, coin_tag, 0, update.size) < value) ^ (word[:, 0] > 0)
+    return (halved_coins(coin, coin_tag, update.size) < value) ^ (word[:, 0] > 0)
 
 
 def corner_bits(

@@ -72,41 +72,60 @@ def uniform_signs(
 ) -> None:
     """Words drawn uniformly from all balanced ones, by selection sampling with rejection.
 
-    Vote i of a stage reads its own keystream: nonce (tag, stage, i), 32-bit words in order.
+    Vote i of a stage reads its own keystream: nonce (tag, stage, i), 32-bit words in order. The
+    first blocks of eight votes are drawn together; only long words and rejections read on.
     """
     points = signs.shape[1]
+    limits = np.empty(points + 1, np.uint32)  # the last multiple of `left` below 2^32, less one
+    for left in range(1, points + 1):
+        limits[left] = np.uint32((np.int64(1) << 32) // left * left - 1)
     states = np.empty(128, np.uint32)
-    buffer = np.empty(128, np.uint32)
+    blocks = np.empty(128, np.uint32)
+    own_states = np.empty(128, np.uint32)
+    further = np.empty(128, np.uint32)
     fill_states(states, key, UNIFORM_TAG, stage, 0, 0)
-    for i in range(inside):
+    fill_states(own_states, key, UNIFORM_TAG, stage, 0, 0)
+    for base in range(0, inside, 8):
         for lane in range(8):
-            states[96 + lane] = np.uint32(lane)
-            states[120 + lane] = np.uint32(tile * TILE_VOTES + i)
-        blocks8(states, buffer)
-        used = 0
-        counter = 8
-        plus = points // 2
-        if points % 2 == 1:
-            plus += np.int64(buffer[0] & np.uint32(1))
-            used = 1
-        for j in range(points):
-            left = points - j
-            limit = (np.int64(1) << 32) // left * left
-            drawn = limit
-            while drawn >= limit:
-                if used == 128:
-                    for lane in range(8):
-                        states[96 + lane] = np.uint32(counter + lane)
-                    blocks8(states, buffer)
-                    counter += 8
-                    used = 0
-                drawn = np.int64(buffer[used])
-                used += 1
-            if drawn % left < plus:
-                signs[i, j] = np.int8(1)
-                plus -= 1
-            else:
-                signs[i, j] = np.int8(-1)
+            states[96 + lane] = np.uint32(0)
+            states[120 + lane] = np.uint32(tile * TILE_VOTES + base + lane)
+        blocks8(states, blocks)
+        for lane in range(min(8, inside - base)):
+            for other in range(8):
+                own_states[120 + other] = states[120 + lane]
+            block = blocks[16 * lane : 16 * (lane + 1)]
+            select_signs(block, own_states, further, limits, signs[base + lane])
+
+
+@njit
+def select_signs(
+    block: NDArray[np.uint32], states: NDArray[np.uint32], further: NDArray[np.uint32],
+    limits: NDArray[np.uint32], word: NDArray[np.int8],
+) -> None:  # fmt: skip
+    """One balanced word from a keystream: its first block, and `further` ones from `states`."""
+    points = word.size
+    source, used, counter = block, 0, 1
+    plus = np.uint32(points // 2)
+    if points % 2 == 1:
+        plus = np.uint32(plus + (block[0] & np.uint32(1)))
+        used = 1
+    for j in range(points):
+        left = np.uint32(points - j)
+        while True:
+            if used == source.size:
+                for lane in range(8):
+                    states[96 + lane] = np.uint32(counter + lane)
+                blocks8(states, further)
+                source, used, counter = further, 0, counter + 8
+            drawn = source[used]
+            used += 1
+            if drawn <= limits[left]:
+                break
+        if drawn % left < plus:
+            word[j] = np.int8(1)
+            plus = np.uint32(plus - np.uint32(1))
+        else:
+            word[j] = np.int8(-1)
 
 
 @njit

@@ -13,7 +13,7 @@ from hushbit.kernels.jit import njit
 from hushbit.kernels.signs import TILE_VOTES, hadamard_tile, row_sign, uniform_signs
 
 PACK = 0x0102040810204080
-COINS = 128  # 32-bit coins in eight ChaCha20 blocks
+WORDS = 128  # 32-bit words in eight ChaCha20 blocks
 
 
 @njit
@@ -24,41 +24,106 @@ def pack_tile(flags: NDArray[np.uint8], row: NDArray[np.uint8]) -> None:
         row[i] = np.uint8((words[i] * np.uint64(PACK)) >> np.uint64(56))
 
 
+def compared_units(
+    updates: NDArray[np.floating], radius: float, half: float
+) -> tuple[NDArray[np.floating], tuple[np.floating, ...]]:
+    """Updates, and reach, slope, top and half a unit in a precision that can tell them apart.
+
+    A threshold is exact to a hundredth of a unit of 2^16 in float32, as long as no factor leaves
+    the range of its normal numbers; others are compared in float64.
+    """
+    slope = half / radius * 2.0**-16
+    if not 1e-30 < slope < 1e30:
+        updates = updates.astype(np.float64)
+    kind = updates.dtype.type
+    reach = kind(radius * (1 + 1e-12))  # an entry that equals the radius is not beyond it
+    if float(reach) > radius * (1 + 1e-12):
+        reach = np.nextafter(reach, kind(0))
+    return updates, (reach, kind(slope), kind(half * 2.0**-16), kind(0.5))
+
+
+@njit
+def compare(
+    x: NDArray[np.floating], upper: NDArray[np.int16], slope: float, top: float, half_unit: float,
+    into: NDArray[np.uint8], near: NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """Flag where the threshold is above the coin's upper half, and where that is not certain."""
+    for i in range(x.size):
+        gap = min(max(x[i] * slope, -top), top) - np.float32(upper[i])
+        into[i] = np.uint8(gap > 0)
+        near[i] = np.uint8(abs(gap - half_unit) < half_unit + half_unit)
+
+
+@njit
+def beyond(x: NDArray[np.floating], reach: float) -> int:
+    """How many entries are larger than `reach`."""
+    count = np.int32(0)
+    for i in range(x.size):
+        count = np.int32(count + np.int32(abs(x[i]) > reach))
+    return np.int64(count)
+
+
+@njit
+def exact_flag(
+    x: float, scale: float, half: float, upper: float,
+    vote: int, states: NDArray[np.uint32], drawn: NDArray[np.uint32],
+) -> bool:  # fmt: skip
+    """The comparison of all 32 bits of a coin, whose lower half is drawn only here."""
+    for lane in range(8):
+        states[96 + lane] = np.uint32(vote // 16 + lane)
+    blocks8(states, drawn)
+    coin = upper * 2.0**16 + np.float64(drawn[vote % 16] & np.uint32(0xFFFF))
+    return bool(coin < min(max(np.trunc(np.float64(x) * scale), -half), half))
+
+
 @njit
 def cast_two_points(
-    updates: NDArray[np.floating], radius: float, half: float,
+    updates: NDArray[np.floating], reach: float, slope: float, top: float, half_unit: float,
+    radius: float, half: float,
     keys: NDArray[np.uint32], word_tag: int, coins: NDArray[np.uint32], coin_tag: int,
     first: int, last: int, payload: NDArray[np.uint8], overloaded: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """Ballots of users first … last-1 for the points ±radius: one fused draw for each weight."""
+    """Ballots of users first … last-1 for the points ±radius: one fused draw for each weight.
+
+    The upper half of a coin decides, in the updates' own precision (`slope` = half / radius /
+    2^16 and `top` = half / 2^16), unless it lies next to the threshold. That happens twice in 2^16
+    votes, whatever the update, and only then is the lower half drawn. Entries beyond `reach` are
+    overloaded.
+    """
     size = updates.shape[1]
-    states = np.empty(COINS, np.uint32)
-    words = np.empty(COINS, np.uint32)
-    fresh = np.empty(COINS, np.uint32)
+    states = np.empty(WORDS, np.uint32)
+    words = np.empty(WORDS, np.uint32)
+    coin_states = np.empty(WORDS, np.uint32)
+    low_states = np.empty(WORDS, np.uint32)
+    fresh = np.empty(WORDS, np.uint32)
+    upper = fresh.view(np.int16)
+    near = np.zeros(2 * WORDS, np.uint8)
     flags = np.zeros(TILE_VOTES, np.uint8)
-    coin_states = np.empty(COINS, np.uint32)
-    scale = half / radius
-    limit = half * (1 + 1e-12)  # an entry that equals the radius is not beyond it
     for user in range(first, last):
         fill_states(states, keys[user], word_tag, 0, 0, 0)
         fill_states(coin_states, coins[user], coin_tag, 0, 0, 0)
+        fill_states(low_states, coins[user], coin_tag, 0, 1, 0)
         over = 0
         for start in range(0, size, TILE_VOTES):
             inside = min(TILE_VOTES, size - start)
             flags[:] = np.uint8(0)
-            for chunk in range(0, inside, COINS):
+            for chunk in range(0, inside, 2 * WORDS):
                 for lane in range(8):
-                    coin_states[96 + lane] = np.uint32((start + chunk) // 16 + lane)
+                    coin_states[96 + lane] = np.uint32((start + chunk) // 32 + lane)
                 blocks8(coin_states, fresh)
-                count = min(COINS, inside - chunk)
+                count = min(2 * WORDS, inside - chunk)
                 x = updates[user, start + chunk : start + chunk + count]
                 into = flags[chunk : chunk + count]
-                for i in range(count):
-                    value = np.float64(x[i]) * scale
-                    over += np.int64(abs(value) > limit)
-                    value = min(max(np.trunc(value), -half), half)
-                    coin = np.float64(np.int32(fresh[i] ^ np.uint32(0x80000000)))
-                    into[i] = np.uint8(coin < value)
+                compare(x, upper, slope, top, half_unit, into, near[:count])
+                over += beyond(x, reach)
+                if near.view(np.uint64).max():
+                    for i in range(count):
+                        if near[i]:
+                            into[i] = exact_flag(
+                                x[i], half / radius, half, upper[i], start + chunk + i,
+                                low_states, words,
+                            )  # fmt: skip
+                    near[:] = np.uint8(0)
             width = (inside + 7) // 8
             row = payload[user, start // 8 : start // 8 + width]
             pack_tile(flags, row)
@@ -85,8 +150,8 @@ def cast_corners(
     first = np.empty(TILE_VOTES, np.int8)
     signs = np.empty((1 if hadamard else TILE_VOTES, points), np.int8)
     flags = np.zeros(TILE_VOTES, np.uint8)
-    states = np.empty(COINS, np.uint32)
-    fresh = np.empty(COINS, np.uint32)
+    states = np.empty(WORDS, np.uint32)
+    fresh = np.empty(WORDS, np.uint32)
     fill_states(states, coin, coin_tag, stage, 0, 0)
     for start in range(0, votes, TILE_VOTES):
         inside = min(TILE_VOTES, votes - start)
@@ -97,7 +162,7 @@ def cast_corners(
             uniform_signs(key, stage, tile, inside, signs)
         flags[:] = np.uint8(0)
         for i in range(inside):
-            if i % COINS == 0:
+            if i % WORDS == 0:
                 for lane in range(8):
                     states[96 + lane] = np.uint32((start + i) // 16 + lane)
                 blocks8(states, fresh)
@@ -110,7 +175,7 @@ def cast_corners(
                     sign = np.int64(signs[i, point])
                 lean += weight[start + i, c] * np.float64(sign)
             value = min(max(np.trunc(lean * half), -half), half)
-            drawn = np.float64(np.int32(fresh[i % COINS] ^ np.uint32(0x80000000)))
+            drawn = np.float64(np.int32(fresh[i % WORDS] ^ np.uint32(0x80000000)))
             flags[i] = np.uint8(drawn < value)
         width = (inside + 7) // 8
         pack_tile(flags, payload[start // 8 : start // 8 + width])
