@@ -5,6 +5,9 @@
 The two take turns; each figure is the best of its repeats. "aggregation" is everything between
 local updates and the decoded mean: encode, tally, estimate. "server" is its part from the bits that
 arrived to the mean: words drawn again, votes counted, mean decoded.
+
+The peer counts the same two points; --points 3 gives it the published codebook of one bit, which
+has 2^R + 1 = 3 points.
 """
 
 import argparse
@@ -65,12 +68,14 @@ def our_round(setup: lab.Setup, progress: Progress) -> dict[str, float]:
     }  # fmt: skip
 
 
-def their_round(users: list[authors_way.User], weights: dict[str, Any]) -> dict[str, float]:
+def their_round(
+    users: list[authors_way.User], weights: dict[str, Any], codebook: torch.Tensor
+) -> dict[str, float]:
     """The same, the authors' way."""
     wall, cpu = time.perf_counter(), time.process_time()
     updates = [user.train(weights) for user in users]
     half_wall, half_cpu = time.perf_counter(), time.process_time()
-    mean = authors_way.aggregate(updates, torch.tensor([-RADIUS, RADIUS]), EPSILON)
+    mean = authors_way.aggregate(updates, codebook, EPSILON)
     spent = {
         "aggregation_wall": time.perf_counter() - half_wall,
         "aggregation_cpu": time.process_time() - half_cpu,
@@ -80,7 +85,7 @@ def their_round(users: list[authors_way.User], weights: dict[str, Any]) -> dict[
     spent |= {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     bits = {name: torch.ones(like.numel(), len(users)) for name, like in updates[0].items()}
     wall, cpu = time.perf_counter(), time.process_time()
-    authors_way.serve(bits, torch.tensor([-RADIUS, RADIUS]), EPSILON)
+    authors_way.serve(bits, codebook, EPSILON)
     return spent | {
         "server_wall": time.perf_counter() - wall, "server_cpu": time.process_time() - cpu,
     }  # fmt: skip
@@ -91,21 +96,23 @@ def best(runs: list[dict[str, float]]) -> dict[str, float]:
     return {name: min(run[name] for run in runs) for name in runs[0]}
 
 
-def measure(users: int, repeats: int, data: str | None) -> dict[str, Any]:
+def measure(users: int, repeats: int, points: int, data: str | None) -> dict[str, Any]:
     """Both rounds in turn."""
     setup, source = prepare(users, data)
     progress = start(setup)
     theirs = authors_way.users_of(setup.federation, RATE, BATCH)
     weights = {k: v.clone() for k, v in theirs[0].model.state_dict().items()}
     our_round(setup, progress)  # compiles kernels
+    codebook = torch.linspace(-RADIUS, RADIUS, points)
     ours_runs, their_runs = [], []
     for _ in range(repeats):
-        their_runs.append(their_round(theirs, weights))
+        their_runs.append(their_round(theirs, weights, codebook))
         ours_runs += [our_round(setup, progress) for _ in range(3)]
     ours, authors = best(ours_runs), best(their_runs)
     figures = ("wall", "cpu", "aggregation_wall", "aggregation_cpu", "server_wall", "server_cpu")
     return {
-        "users": users, "data": source, "dim": setup.model.dim, "cores": os.cpu_count(),
+        "users": users, "points": points, "data": source, "dim": setup.model.dim,
+        "cores": os.cpu_count(),
         "python": platform.python_version(), "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "hushbit": ours, "authors_way": authors,
@@ -118,6 +125,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--users", type=int, default=1000)
     asked.add_argument("--repeats", type=int, default=3)
+    asked.add_argument("--points", type=int, default=2, help="points of the authors' codebook")
     asked.add_argument("--threads", type=int, help="threads of both; else as many as torch takes")
     asked.add_argument("--data", help="data folder; else HUSHBIT_DATA")
     asked.add_argument("--json", action="store_true")
@@ -125,12 +133,13 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
         threads.set_threads(options.threads)
-    found = measure(options.users, options.repeats, options.data)
+    found = measure(options.users, options.repeats, options.points, options.data)
     if options.json:
         print(json.dumps(found, indent=2))
         return
     print(f"{found['users']} users, {found['dim']} weights, {found['data']}, "
-          f"torch {found['torch']}, {found['threads']} threads; best seconds")  # fmt: skip
+          f"{found['points']} points, torch {found['torch']}, "
+          f"{found['threads']} threads; best seconds")  # fmt: skip
     print(f"{'':18}{'hushbit':>10}{'authors':>10}{'times':>8}")
     for name, times in found["times_faster"].items():
         ours, theirs = found["hushbit"][name], found["authors_way"][name]

@@ -70,6 +70,13 @@ class Stage:
         """Whether a counter holds votes for the points rather than sums of coordinates."""
         return bool(counter.shape[0] == self.columns)
 
+    def coordinate_sums(self, votes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Sums of integer coordinates, (dim, blocks), from the votes that a counter keeps."""
+        coords = self.points.coords
+        pulls = (coords[: len(votes)] - (coords[-1] if len(votes) < len(coords) else 0)).T
+        # NumPy has no fast product of whole numbers, and two points need none.
+        return pulls * votes if pulls.size == 1 else np.asarray(pulls @ votes)
+
     def check_padding(self, part: NDArray[np.uint8], blocks: int) -> None:
         """Refuse set bits beyond the last block."""
         if blocks % 8 and (part[:, -1] >> blocks % 8).any():

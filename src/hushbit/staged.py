@@ -49,8 +49,8 @@ def decode_stages(cpa: "CPA", tally: Tally, decoder: str) -> Estimate:
         by_levels += noise
         if stage.keeps_votes(counter):
             votes = stage_votes(counter, stage.points)
-            histograms.append(np.asarray(gain / count * votes.T + shift))
-            counter = stage.points.coords.T @ votes
+            histograms.append(np.asarray(gain / count * votes + shift).T)
+            counter = stage.coordinate_sums(counter)
             if decoder == "corrected":
                 by_levels -= level_power(histograms[-1], stage.points, shift)
         pull = gain / count * (counter.T @ stage.points.basis)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 
 from hushbit.checks import whole
@@ -46,8 +46,14 @@ def spread(run: Callable[[int, int], None], parts: int) -> None:
         return
     pool = _pools.get(workers)
     if pool is None:
-        pool = _pools.setdefault(workers, ThreadPoolExecutor(workers, "hushbit"))
-    edges = [parts * share // workers for share in range(workers + 1)]
-    jobs = [pool.submit(run, low, high) for low, high in pairwise(edges)]
+        pool = _pools.setdefault(workers, ThreadPoolExecutor(workers - 1, "hushbit"))
+    shares = list(pairwise(parts * share // workers for share in range(workers + 1)))
+    jobs = [pool.submit(run, low, high) for low, high in shares[1:]]
+    # The caller takes a share itself: waking one thread less is worth it for small jobs.
+    try:
+        run(*shares[0])
+    finally:
+        # Nobody may write into the arrays any more when the caller goes on, even after an error.
+        wait(jobs)
     for job in jobs:
         job.result()
