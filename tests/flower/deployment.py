@@ -44,7 +44,9 @@ class Deployment:
         self.port = free_port()
         self.started: list[subprocess.Popen[bytes]] = []
         self.began: dict[str, int] = {}
-        self.env = {**os.environ, **QUIET, "FLWR_HOME": str(folder / "home")}
+        # The SuperLink starts programs of its own environment by name.
+        path = os.pathsep.join([str(BIN), os.environ.get("PATH", "")])
+        self.env = {**os.environ, **QUIET, "FLWR_HOME": str(folder / "home"), "PATH": path}
         (folder / "home").mkdir()
         make_certificates(folder)
         (folder / "home" / "config.toml").write_text(
