@@ -60,7 +60,7 @@ def beyond(x: NDArray[np.floating], reach: float) -> int:
     count = np.int32(0)
     for i in range(x.size):
         count = np.int32(count + np.int32(abs(x[i]) > reach))
-    return np.int64(count)
+    return int(count)
 
 
 @njit
