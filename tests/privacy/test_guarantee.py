@@ -88,7 +88,8 @@ def test_bounds_are_those_of_the_rules() -> None:
 def test_a_ledger_is_charged_the_same_cost() -> None:
     for found in (of_bits((0.5, 100)), of_bits((0.5, 100), rho=0.01), of_bits((math.inf, 3))):
         for delta in (0.0, 1e-5):
-            charged = spending([found.cost.times(3)], delta).epsilon
+            # A ledger also holds against servers that choose as they go, for half of delta.
+            charged = spending([found.cost.times(3)], 2 * delta).epsilon
             assert charged <= found.epsilon_per_run(3, delta) * (1 + 1e-12)
             assert charged >= found.epsilon_per_run(3, delta) * (1 - 1e-6)
     unclipped = hb.CPA(5, math.inf, 1.0, clip=1.0).guarantee

@@ -96,16 +96,20 @@ def zcdp_total(costs: Iterable[Cost]) -> Exact:
 
 
 def spending(costs: Iterable[Cost], delta: float) -> Bound:
-    """The smallest valid bound on everything in `costs`, at most `delta` failing.
+    """The smallest bound on everything in `costs` that holds whoever chose them, and when.
 
-    Depends on the multiset of ballots only: n charges equal one n-fold charge to the last bit.
+    A server may ask for more, or for something else, after it has seen earlier ballots. Sums of
+    epsilon and of rho stay valid then; exact composition does as long as every ballot is of one
+    kind, because a server can only stop early. A server may steer towards either of the last two,
+    so each gets half of delta. Depends on the multiset of ballots only: n charges equal one n-fold
+    charge to the last bit.
     """
     costs = list(costs)
     delta = failure_probability(delta)
     bounds = [Bound(float(pure_total(costs)), 0.0, "pure")]
     if costs and delta > 0:
-        bounds.append(_by_zcdp(costs, delta))
-        bounds.extend(_by_exact_composition(costs, delta))
+        bounds.append(_by_zcdp(costs, delta / 2))
+        bounds.extend(_by_exact_composition(costs, delta / 2))
     return smallest(bounds, delta)
 
 
@@ -116,10 +120,15 @@ def fits(costs: Iterable[Cost], limit: Limit) -> bool:
         return True
     if limit.delta == 0:
         return False
-    if _by_zcdp(costs, limit.delta).epsilon <= limit.epsilon:
+    if _by_zcdp(costs, limit.delta / 2).epsilon <= limit.epsilon:
         return True
-    exact = _by_exact_composition(costs, limit.delta)
+    exact = _by_exact_composition(costs, limit.delta / 2)
     return any(bound.epsilon <= limit.epsilon for bound in exact)
+
+
+def of_one_kind(costs: list[Cost]) -> bool:
+    """Whether all bits have one epsilon, or all ballots the same tiers."""
+    return len(_bits_per_epsilon(costs)) == 1 or len({cost.tiers for cost in costs}) == 1
 
 
 def _by_zcdp(costs: list[Cost], delta: float) -> Bound:
@@ -128,7 +137,7 @@ def _by_zcdp(costs: list[Cost], delta: float) -> Bound:
 
 def _by_exact_composition(costs: list[Cost], delta: float) -> list[Bound]:
     groups = _bits_per_epsilon(costs)
-    if sum(bits for _, bits in groups) > MOST_BITS:
+    if not of_one_kind(costs) or sum(bits for _, bits in groups) > MOST_BITS:
         return []
     return [Bound(epsilon_of_mixed(groups, delta), delta, "exact composition")]
 
