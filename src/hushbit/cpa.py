@@ -2,7 +2,7 @@
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from hushbit.stage import Stage, dither_uniforms, spread_users
 from hushbit.staged import DITHER_UNIT, decode_stages
 from hushbit.tally import Counters, Tally
 from hushbit.words import word_family
+
+if TYPE_CHECKING:
+    from hushbit.tuning.auto import AutoCPA
 
 
 class CPA(Mechanism):
@@ -52,6 +55,23 @@ class CPA(Mechanism):
         count = (3 if preset == "authors" else 2) if points is None else points
         self._set_up(dim, (epsilon_per_bit,), radius, (count,), lattice, rounding, words, preset,
                      clip)  # fmt: skip
+
+    @staticmethod
+    def auto(
+        dim: int, users: int, *, epsilon_per_bit: float | None = None,
+        epsilon_per_message: float | None = None, delta: float | None = None, k: int | None = None,
+        bits_per_weight: float | None = None, first_norm: float = 1.0,
+    ) -> "AutoCPA":  # fmt: skip
+        """CPA without knobs: `mechanism = mechanism.after(tally)` follows the updates.
+
+        Give `epsilon_per_bit`, or `epsilon_per_message` with `delta` (0 for a pure one). `users`
+        vote in a round. `first_norm` is a public guess of an update's norm; private votes mend it.
+        """
+        from hushbit.tuning.auto import auto
+        from hushbit.tuning.budget import Budget
+
+        budget = Budget(dim, users, epsilon_per_bit, epsilon_per_message, delta, k, bits_per_weight)
+        return auto(budget, first_norm)
 
     def _set_up(
         self, dim: int, epsilons: tuple[float, ...], radius: float, counts: tuple[int, ...],

@@ -16,6 +16,7 @@ from hushbit.errors import HushbitError, InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
+from hushbit.tuning.norm_vote import NormVote
 
 DEEPEST = 4
 NAMED: dict[str, Callable[..., Mechanism]] = {
@@ -57,7 +58,7 @@ def described_dim(description: Any) -> int:
         if "inner" not in description:
             return whole("dim", description.get("dim"), 1)
         description = description["inner"]
-    raise InvalidInput("a description names a mechanism, at most two wrappings deep")
+    raise InvalidInput("a description names a mechanism, at most three wrappings deep")
 
 
 def mechanism_from_description(description: Any) -> Mechanism:
@@ -145,6 +146,11 @@ def _rotated(fields: Fields) -> Mechanism:
     return Rotated(mechanism_from_description(fields["inner"]))
 
 
+def _norm_vote(fields: Fields) -> Mechanism:
+    inner = mechanism_from_description(fields["inner"])
+    return NormVote(inner, fields["level"], _number(fields["epsilon"]))
+
+
 def _subset(fields: Fields) -> Mechanism:
     inner = mechanism_from_description(fields["inner"])
     if not isinstance(inner, CPA):
@@ -196,6 +202,7 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[Fields], Mechanism]]] = {
     "CPA": (_STAGED, _cpa),
     "NestedCPA": (_STAGED, _nested),
     "Rotated": (("inner",), _rotated),
+    "NormVote": (("level", "epsilon", "inner"), _norm_vote),
     "Subset": (("report", "inner"), _subset),
     "FedAvg": (("dim",), lambda fields: baselines.FedAvg(fields["dim"])),
     "Laplace": (("dim", "epsilon_per_entry", "scale", "preset", "layers"), _laplace),

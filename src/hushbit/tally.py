@@ -56,6 +56,11 @@ class Tally:
     def __repr__(self) -> str:
         return f"Tally({self.count} ballots of round {self.round_key.round}, {self.mechanism!r})"
 
+    def like(self) -> "Tally":
+        """An empty tally of the same mechanism, round and counters."""
+        empty = {name: np.zeros_like(counter) for name, counter in self.counters.items()}
+        return Tally(self.mechanism, self.round_key, empty)
+
     @property
     def count(self) -> int:
         """Ballots accepted so far."""

@@ -19,6 +19,7 @@ from hushbit.fl.settings import Settings
 from hushbit.keys import RoundKey
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
+from hushbit.tuning.norm_vote import NormVote
 
 MODEL = build_model("linear", (1, 3, 3), 7)
 DIM = MODEL.dim
@@ -72,6 +73,8 @@ def test_attacked_ballots_are_legal_and_only_attackers_change(name, attack):
 
 
 def _votes(mechanism):
+    if isinstance(mechanism, NormVote):
+        return _votes(mechanism.inner) + 1
     while isinstance(mechanism, Rotated):
         mechanism = mechanism.inner
     if isinstance(mechanism, Subset):

@@ -11,6 +11,7 @@ from hushbit.fl.mechanisms import OPTIONS, TAKES, build_mechanism, mechanism_nam
 from hushbit.fl.models import build_model
 from hushbit.fl.settings import FIELDS, Settings
 from hushbit.rotation import Rotated
+from hushbit.tuning.auto import AutoCPA
 
 MODEL = build_model("linear", (1, 8, 8), 10)
 NEEDED = {"signsgd": {"sign_step": 0.01}}
@@ -18,6 +19,7 @@ VALUES = {
     "epsilon_per_bit": 0.5, "radius": 0.1, "points": 4, "stages": "2,4", "lattice": "A2",
     "rounding": "dithered", "words": "uniform", "preset": "authors", "rotate": True, "clip": 1.0,
     "sign_step": 0.5, "mode": "layered", "bits": 2, "levels": 5,
+    "k": 2, "bits_per_weight": 0.5, "epsilon_per_message": 4.0, "message_delta": 0.0,
 }  # fmt: skip
 
 
@@ -30,7 +32,8 @@ def built(name, **options):
 def test_each_name_gives_its_own_mechanism():
     kinds = {
         "fedavg": baselines.FedAvg, "cpa": CPA, "cpa-no-rr": CPA, "nested": NestedCPA,
-        "laplace": baselines.Laplace, "signsgd": baselines.SignRR, "mvu": baselines.MVU,
+        "cpa-auto": AutoCPA, "laplace": baselines.Laplace, "signsgd": baselines.SignRR,
+        "mvu": baselines.MVU,
     }  # fmt: skip
     for name in TAKES:
         made = built(name)
@@ -54,7 +57,8 @@ def option_cases():
     """Every option of every mechanism, with what it needs beside it."""
     beside = {option: {"points": 4, "stages": "4,4"} for option in ("lattice", "words", "rounding")}
     for name, takes in TAKES.items():
-        for option in sorted(takes - {"epsilon_per_bit", "preset"}):
+        alone = {"epsilon_per_bit", "epsilon_per_message", "message_delta", "preset"}
+        for option in sorted(takes - alone):
             needed = {key: value for key, value in beside.get(option, {}).items() if key in takes}
             yield pytest.param(name, {option: VALUES[option]}, needed, id=f"{name} {option}")
 

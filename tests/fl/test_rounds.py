@@ -24,6 +24,11 @@ VARIED = {
         "mechanism": "laplace", "epsilon_per_bit": 1.0, "attack": "flip", "attackers": 0.2,
         "server": "adam", "server_rate": 0.01,
     },
+    "auto": {"mechanism": "cpa-auto", "epsilon_per_bit": 0.5},
+    "auto, attacked": {
+        "mechanism": "cpa-auto", "epsilon_per_bit": 0.5, "bits_per_weight": 0.5,
+        "attack": "ones", "attackers": 0.2,
+    },
     "fedavg, averaged": {
         "mechanism": "fedavg", "model": "mlp", "steps": 3, "batch_size": 1, "optimizer": "adam",
         "rate": 0.01, "average_weights": True,
@@ -41,7 +46,7 @@ def final(options):
 def same(one, two):
     (left, left_rounds), (right, right_rounds) = one, two
     assert left.params.tobytes() == right.params.tobytes()
-    for group in ("server", "local", "average"):
+    for group in ("server", "local", "average", "tuning"):
         states = getattr(left, group), getattr(right, group)
         assert states[0].keys() == states[1].keys()
         assert all(states[0][k].tobytes() == states[1][k].tobytes() for k in states[0])

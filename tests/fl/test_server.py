@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from hushbit.errors import InvalidInput
-from hushbit.fl.server import AdaptiveStep, MomentumStep, PlainStep, WeightAverage, server_step
+from hushbit.fl.server import (
+    AdaptiveStep,
+    FilterStep,
+    MomentumStep,
+    PlainStep,
+    WeightAverage,
+    server_step,
+)
 
 W = np.array([1.0, -2.0], dtype=np.float32)
 D = np.array([0.5, 0.25])
@@ -24,6 +31,27 @@ def test_momentum_formula() -> None:
     # v1 = d, v2 = 1.5 d; w2 = w + 2 (1 + 1.5) d = w + 5 d
     assert params.tolist() == [3.5, -0.75]
     assert state["velocity"].tolist() == (1.5 * D).tolist()
+
+
+def test_filter_formula() -> None:
+    step = FilterStep(rate=2.0, memory=0.5)
+    params, state = step.step(W, D, step.start(2))
+    params, state = step.step(params, D, state)
+    # v1 = d / 2, v2 = 3 d / 4; w2 = w + 2 (1/2 + 3/4) d = w + 2.5 d
+    assert params.tolist() == [2.25, -1.375]
+    assert state["filtered"].tolist() == (0.75 * D).tolist()
+
+
+def test_filter_cuts_fresh_noise_as_stated() -> None:
+    """Fed one unit pulse, its answers' squares add up to (1 - memory) / (1 + memory)."""
+    step, params = FilterStep(memory=0.9), np.zeros(1, np.float32)
+    state, pulse, power = step.start(1), np.ones(1), 0.0
+    for _ in range(400):
+        params, state = step.step(params, pulse, state)
+        power += float(state["filtered"][0]) ** 2
+        pulse = np.zeros(1)
+    assert power == pytest.approx(0.1 / 1.9)
+    assert params[0] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("kind", ["adam", "yogi"])
@@ -89,6 +117,8 @@ def test_resume_from_stored_state_to_the_bit(name: str) -> None:
         lambda: PlainStep(0.0),
         lambda: PlainStep(float("nan")),
         lambda: MomentumStep(momentum=1.0),
+        lambda: FilterStep(memory=1.0),
+        lambda: FilterStep().step(W, D, {}),
         lambda: AdaptiveStep("sgd", 0.1),
         lambda: AdaptiveStep("adam", 0.1, betas=(0.9, -0.1)),
         lambda: WeightAverage(decay=1.0),

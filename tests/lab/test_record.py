@@ -25,6 +25,7 @@ def progress(number=0):
     return Progress(
         number, rng.normal(size=5).astype(np.float32), {"velocity": rng.normal(size=5)},
         {"momentum": rng.normal(size=(3, 5)).astype(np.float32)}, {"sum": rng.normal(size=5)},
+        {"belief": rng.normal(size=4)},
     )  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def begun(folder, rounds=0):
 def same(one, two):
     assert one.round == two.round
     assert one.params.tobytes() == two.params.tobytes()
-    for group in ("server", "local", "average"):
+    for group in ("server", "local", "average", "tuning"):
         left, right = getattr(one, group), getattr(two, group)
         assert {k: v.tobytes() for k, v in left.items()} == {
             k: v.tobytes() for k, v in right.items()

@@ -9,9 +9,10 @@ import pytest
 from hushbit import CPA, Rotated
 from hushbit.baselines import FedAvg
 from hushbit.errors import InvalidInput
-from hushbit.robust.bound import shifts_of, worst_shift
-from hushbit.robust.filter import Rule, noise_edge
+from hushbit.robust.bound import hidden_spike, shifts_of, worst_shift
 from hushbit.robust.pulls import noise_size
+from hushbit.robust.rules import Rule
+from hushbit.robust.spectrum import noise_edge
 from robust.test_attacks import MEAN, directed_ballots, mean_of
 
 
@@ -25,7 +26,9 @@ def test_without_defence_directed_attackers_attain_it():
 def test_the_filter_bounds_by_the_clip_and_the_slack():
     found = worst_shift(0.2, 7850, 1000, 0.04, 0.4)
     assert found.accepted == pytest.approx(0.2 * (0.4 + Rule().slack(1000) * 0.04))
-    assert found.filtered == max(found.accepted, found.hidden) < found.open
+    assert found.filtered == max(min(found.accepted, found.median), found.hidden) < found.open
+    # Four fifths honest: the median is their quantile 0.5 / 0.8, spread by noise and half the clip.
+    assert found.median == pytest.approx(0.04 * 0.318639 * math.sqrt(1 + 5.0**2), rel=1e-5)
     scaled = worst_shift(0.2, 7850, 1000, 0.4, 4.0)
     assert scaled.filtered == pytest.approx(10 * found.filtered)
     assert worst_shift(0.0, 7850, 1000, 0.04, 0.4).filtered == 0.0
@@ -33,10 +36,11 @@ def test_the_filter_bounds_by_the_clip_and_the_slack():
 
 def test_the_hidden_push_is_the_spike_that_reaches_the_edge():
     found = worst_shift(0.2, 7850, 1000, 1.0, 1.0)
-    theta = found.hidden**2 * 0.8 / 0.2 * 256 / 7850
-    ratio = 256 / 1000
+    theta = found.hidden**2 * 0.8 / 0.2
+    ratio = 7850 / 1000
+    assert theta == pytest.approx(hidden_spike(1000, 7850))
     assert theta > math.sqrt(ratio)
-    assert (1 + theta) * (1 + ratio / theta) == pytest.approx(noise_edge(1000, 256))
+    assert (1 + theta) * (1 + ratio / theta) == pytest.approx(noise_edge(1000, 7850))
 
 
 def test_more_attackers_more_shift_more_users_less_hiding():

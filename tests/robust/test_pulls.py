@@ -8,12 +8,13 @@ import pytest
 from hushbit import CPA, NestedCPA, Rotated, RoundKey, SeededCoins, Subset
 from hushbit.baselines import MVU, FedAvg, SignRR
 from hushbit.errors import InvalidInput
+from hushbit.robust.bits import count_ones
 from hushbit.robust.pulls import (
     DecodedPulls,
     PackedPulls,
     largest_norm,
     noise_size,
-    sketch_signs,
+    rounded,
     unmask,
 )
 
@@ -58,39 +59,43 @@ def test_pulls_are_decoded_ballots(name, dim):
     ballots = ballots_of(mechanism)
     pulls, rows = unmask(mechanism, ballots, KEY), decoded(mechanism, ballots)
     rng = np.random.default_rng(3)
-    weights, direction = rng.normal(size=USERS), rng.normal(size=dim)
+    weights, direction = rounded(rng.normal(size=USERS)), rounded(rng.normal(size=dim))
     assert np.allclose(pulls.combine(weights), weights @ rows, atol=1e-4)
     assert np.allclose(pulls.powers(), (rows**2).sum(axis=1), rtol=1e-5)
-    coarse = np.abs(direction).max() / 127 / 2  # the packed kind rounds the direction to 7 bits
-    assert (
-        np.abs(pulls.scores(direction) - rows @ direction).max()
-        <= coarse * np.abs(rows).sum(axis=1).max() + 1e-4
-    )
+    assert np.allclose(pulls.scores(direction), rows @ direction, atol=1e-3)
 
 
-def test_sketches_are_signed_sums_over_runs():
-    mechanism = CPA(203, 0.5, 0.02)
-    ballots = ballots_of(mechanism)
-    signs = sketch_signs(KEY, 203)
-    rows = decoded(mechanism, ballots) * (2.0 * signs - 1)
-    for size, run in [(64, 8), (16, 16), (8, 32), (4, 64), (2, 128), (1, 256)]:
-        edges = np.arange(0, 203, run)
-        lengths = np.minimum(edges + run, 203) - edges
-        wanted = np.add.reduceat(rows, edges, axis=1) / np.sqrt(lengths)
-        found = unmask(mechanism, ballots, KEY).sketch(signs, size)
-        assert found.shape[1] == edges.size
-        assert np.allclose(found, wanted, atol=1e-5)
+@pytest.mark.parametrize(("users", "dim"), [(40, 203), (64, 64), (65, 130), (200, 1000)])
+def test_sums_over_packed_ballots_are_exact_for_rounded_levels(users, dim):
+    rng = np.random.default_rng(users)
+    bits = rng.integers(0, 2, (users, dim), dtype=np.uint8)
+    rows = np.zeros((users, 8 * -(-dim // 64)), dtype=np.uint8)
+    packed = np.packbits(bits, axis=1, bitorder="little")
+    rows[:, : packed.shape[1]] = packed
+    pulls, plain = PackedPulls(rows, dim, 1.0), 2.0 * bits - 1
+    weights, direction = rounded(rng.normal(size=users)), rounded(rng.normal(size=dim))
+    assert np.allclose(pulls.combine(weights), weights @ plain)
+    assert np.allclose(pulls.scores(direction), plain @ direction)
+    counts = np.empty(users, dtype=np.int64)
+    count_ones(packed, counts)
+    assert (counts == bits.sum(axis=1)).all()
 
 
-def test_both_kinds_of_pulls_have_the_same_signs():
+def test_rounding_keeps_the_largest_level_and_zero():
+    levels = np.array([-3.0, 0.0, 0.09, 3.0, 1.0])
+    assert rounded(levels).tolist() == pytest.approx([-3.0, 0.0, 0.0, 3.0, 1.0])
+    assert (rounded(np.zeros(3)) == 0).all()
+
+
+def test_both_kinds_of_pulls_agree():
     mechanism = CPA(128, 0.5, 0.02)
     ballots = ballots_of(mechanism)
-    signs = sketch_signs(KEY, 128)
-    slow = DecodedPulls(mechanism, ballots, KEY)
-    fast = unmask(mechanism, ballots, KEY)
+    slow, fast = DecodedPulls(mechanism, ballots, KEY), unmask(mechanism, ballots, KEY)
     assert isinstance(fast, PackedPulls)
-    assert np.allclose(slow.sketch(signs, 16), fast.sketch(signs, 16), atol=1e-5)
+    direction = rounded(np.random.default_rng(0).normal(size=128))
+    assert np.allclose(slow.scores(direction), fast.scores(direction), atol=1e-5)
     assert slow.reach == fast.reach
+    assert slow.sigma == fast.sigma == noise_size(mechanism)
 
 
 def test_counting_unmasked_ballots_equals_the_tally():
@@ -104,13 +109,6 @@ def test_counting_unmasked_ballots_equals_the_tally():
         counter = np.zeros(dim, dtype=np.int64)
         unmask(mechanism, ballots, KEY).count(accepted, counter)
         assert (counter == tally.counters["stage 0"][0]).all()
-
-
-def test_signs_come_from_the_servers_secret_and_round():
-    signs = sketch_signs(KEY, 4000)
-    assert abs(int(signs.sum()) - 2000) < 5 * 32  # five standard deviations
-    assert (signs != sketch_signs(RoundKey(b"k" * 32, 6), 4000)).any()
-    assert (signs != sketch_signs(RoundKey(b"j" * 32, 5), 4000)).any()
 
 
 def test_the_noise_is_that_of_the_decoder():

@@ -27,7 +27,7 @@ def test_the_filter_undoes_a_directed_attack():
     clean, row = last()
     assert row["removed_honest"] is None
     filtered, row = last(defence="spectral")
-    assert filtered == clean  # nobody was removed, so not a bit differs
+    assert abs(filtered - clean) < 0.02  # nobody is removed; medians stand for a few means
     assert row["removed_honest"] == 0.0
     attacked, _ = last(attack="directed", attackers=0.3)
     assert attacked < 0.3 < clean - 0.3

@@ -9,7 +9,10 @@ from hushbit.cli.data import data
 from hushbit.cli.demo import demo
 from hushbit.cli.options import with_settings
 from hushbit.cli.plan import plan
+from hushbit.cli.report import report
+from hushbit.cli.reproduce import reproduce
 from hushbit.cli.run import run
+from hushbit.cli.tally import tally
 
 app = typer.Typer(
     name="hushbit",
@@ -32,5 +35,8 @@ app.command()(with_settings(compare, leave_out=("mechanism",)))
 app.command()(bench)
 app.command()(audit)
 app.command()(plan)
+app.command()(tally)
 app.command()(demo)
+app.command()(reproduce)
+app.command()(report)
 app.add_typer(data, name="data")

@@ -1,5 +1,6 @@
 """hushbit run"""
 
+import math
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,12 +25,23 @@ def run(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")
     ] = False,
+    engine: Annotated[
+        str, typer.Option(help="Where users are computed: local (processes here) or ray.")
+    ] = "local",
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes; else as many as cores and users need.")
+    ] = None,
+    ballots: Annotated[
+        Path | None, typer.Option(help="Keep all ballots in this folder, as Parquet.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Train a model across users with one mechanism, and say what it cost in bits and privacy."""
     need_lab()
     from hushbit.cli.options import settings_from
     from hushbit.cli.progress import RoundProgress
+    from hushbit.engine import chosen_engine
+    from hushbit.fl.votes import SPAN
     from hushbit.lab.record import Record
     from hushbit.lab.runs import run as run_settings
 
@@ -43,9 +55,16 @@ def run(
         settings = Record(out).settings()
     else:
         settings = settings_from(named, config)
+    jobs = math.ceil(settings.users * settings.participation / SPAN)
     try:
-        with RoundProgress(settings, out if tensorboard else None) as progress:
-            summary = run_settings(settings, out, resume=resume, data=data, watch=progress.watch)
+        with (
+            chosen_engine(engine, workers, jobs) as place,
+            RoundProgress(settings, out if tensorboard else None) as progress,
+        ):
+            summary = run_settings(
+                settings, out, resume=resume, data=data, watch=progress.watch, engine=place,
+                ballots=ballots,
+            )  # fmt: skip
     except KeyboardInterrupt:
         raise Interrupted(how_to_go_on(out)) from None
     summary.pop("history")

@@ -13,6 +13,7 @@ from hushbit.cpa import CPA
 from hushbit.mechanism import Mechanism
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
+from hushbit.tuning.norm_vote import NormVote
 
 
 def choose_attackers(users: int, share: float, seed: int) -> NDArray[np.bool_]:
@@ -56,6 +57,15 @@ def attack_bits(
 
 def bit_mask(mechanism: Mechanism) -> NDArray[np.uint8] | None:
     """Which bits of a payload are votes; None for mechanisms that send more than bits."""
+    if isinstance(mechanism, NormVote):
+        inner_mask = bit_mask(mechanism.inner)
+        byte, bit = divmod(mechanism.inner.payload_bits, 8)
+        if inner_mask is None:
+            return None
+        mask = np.zeros((mechanism.payload_bits + 7) // 8, dtype=np.uint8)
+        mask[: inner_mask.size] = inner_mask
+        mask[byte] |= 1 << bit
+        return mask
     inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
     if isinstance(inner, Subset):
         votes, stages = inner.report, 1

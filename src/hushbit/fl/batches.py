@@ -33,7 +33,8 @@ def user_keys(seed: int, round_number: int, users: Indices) -> Words:
 
 def draw_batch(federation: Federation, users: Indices, keys: Words, step: int, size: int) -> Batch:
     """Choose the samples of one local step for several users at once."""
-    counts = federation.counts[users]
+    begins = federation.starts[users].astype(np.int64)
+    counts = federation.starts[users + 1] - begins
     steps_per_pass = np.maximum(-(-counts // size), 1)
     passes, turn = np.divmod(step, steps_per_pass)
     position = turn[:, None] * size + np.arange(size)
@@ -42,9 +43,9 @@ def draw_batch(federation: Federation, users: Indices, keys: Words, step: int, s
     if (counts > size).any():
         shuffled = np.take_along_axis(_orders(counts, keys, passes), slots, axis=1)
         slots = np.where(counts[:, None] > size, shuffled, slots)
-    rows = federation.starts[users][:, None] + slots
+    rows = begins[:, None] + slots
     safe = np.minimum(rows, max(len(federation.members) - 1, 0))
-    return Batch(federation.members[safe], present.astype(np.float32))
+    return Batch(federation.members[safe].astype(np.int64), present.astype(np.float32))
 
 
 def dropout_masks(

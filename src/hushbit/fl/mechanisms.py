@@ -19,6 +19,7 @@ SHARED = {"epsilon_per_bit", "radius", "preset", "rotate"}
 TAKES: dict[str, set[str]] = {
     "fedavg": set(),
     "cpa": SHARED | {"points", "lattice", "rounding", "words", "clip"},
+    "cpa-auto": {"epsilon_per_bit", "epsilon_per_message", "message_delta", "k", "bits_per_weight"},
     "cpa-no-rr": (SHARED | {"points", "lattice", "rounding", "words"}) - {"epsilon_per_bit"},
     "nested": SHARED | {"stages", "lattice", "rounding", "words"},
     "laplace": SHARED,
@@ -26,6 +27,9 @@ TAKES: dict[str, set[str]] = {
     "jopeq": SHARED | {"mode", "levels", "lattice"},
     "mvu": (SHARED | {"bits"}) - {"preset"},
 }
+UPDATE_NORM = 5.0
+"""First guess of the norm of a local gradient: votes mend it, so a factor of ten does no harm."""
+
 ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
 OPTIONS = sorted(set().union(*TAKES.values()))
 
@@ -49,9 +53,12 @@ def build_mechanism(settings: Settings, model: Model) -> Mechanism:
     if wrong:
         listed = ", ".join("--" + key.replace("_", "-") for key in wrong)
         raise InvalidInput(f"mechanism {name} does not take {listed}; leave it out")
-    if "epsilon_per_bit" in TAKES[name] and settings.epsilon_per_bit is None:
+    by_message = "epsilon_per_message" in given
+    if "epsilon_per_bit" in TAKES[name] and settings.epsilon_per_bit is None and not by_message:
         raise InvalidInput(f"mechanism {name} needs --epsilon-per-bit: privacy has no default")
     rotate = given.pop("rotate", False)
+    if name == "cpa-auto":
+        return _auto(settings, model)
     made = _BUILDERS[name](model, given)
     return Rotated(made) if rotate else made
 
@@ -70,6 +77,16 @@ def _cpa(model: Model, given: dict[str, Any]) -> Mechanism:
     if "clip" in given and made.guarantee.rho is None:
         raise InvalidInput("--clip gives a guarantee for two points on Z with stochastic rounding")
     return made
+
+
+def _auto(settings: Settings, model: Model) -> Mechanism:
+    users = max(1, round(settings.participation * settings.users))
+    return CPA.auto(
+        model.dim, users, epsilon_per_bit=settings.epsilon_per_bit,
+        epsilon_per_message=settings.epsilon_per_message, delta=settings.message_delta,
+        k=settings.k, bits_per_weight=settings.bits_per_weight,
+        first_norm=UPDATE_NORM * settings.local_rate * settings.steps,
+    )  # fmt: skip
 
 
 def _no_rr(model: Model, given: dict[str, Any]) -> Mechanism:

@@ -58,6 +58,11 @@ class Model:
         """Number of parameters, which is the length of the flat vector."""
         return self.shapes[-1].stop
 
+    @property
+    def layers(self) -> tuple[slice, ...]:
+        """Where each tensor lies in the flat vector."""
+        return tuple(slice(slot.start, slot.stop) for slot in self.shapes)
+
     def init(self, seed: int) -> NDArray[np.float32]:
         """Return first parameters: tensors of the weights file where given, else random."""
         rng = np.random.default_rng(whole("seed", seed, 0))

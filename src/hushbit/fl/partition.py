@@ -5,6 +5,7 @@ Every partition is a function of labels (or writers) and a NumPy generator to in
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -120,8 +121,8 @@ class Federation:
 
     images: NDArray[np.uint8]
     labels: Indices
-    members: Indices
-    starts: Indices
+    members: NDArray[np.integer]
+    starts: NDArray[np.integer]
 
     @classmethod
     def of(cls, images: NDArray[np.uint8], labels: NDArray[Any], parts: Parts) -> "Federation":
@@ -137,8 +138,8 @@ class Federation:
         members, counts = _joined(parts)
         if members.size and not 0 <= members.min() <= members.max() < len(labels):
             raise InvalidInput(f"parts name samples outside 0..{len(labels) - 1}")
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return cls(images, labels.astype(np.int64), members, starts)
+        starts = _compact(np.concatenate([[0], np.cumsum(counts)]))
+        return cls(images, labels.astype(np.int64), _compact(members), starts)
 
     @property
     def users(self) -> int:
@@ -148,12 +149,18 @@ class Federation:
     @property
     def counts(self) -> Indices:
         """Number of samples of each user."""
-        return np.diff(self.starts)
+        return np.diff(self.starts).astype(np.int64, copy=False)
+
+    @cached_property
+    def largest(self) -> int:
+        """Samples of the user who has most; found once, since it looks at all users."""
+        return int(np.diff(self.starts).max())
 
     def held_by(self, user: int) -> Indices:
         """Row numbers of one user's samples."""
         user = whole("user", user, 0, self.users - 1)
-        return self.members[self.starts[user] : self.starts[user + 1]]
+        own = self.members[self.starts[user] : self.starts[user + 1]]
+        return own.astype(np.int64)
 
 
 def _labels(labels: NDArray[Any]) -> NDArray[Any]:
@@ -201,4 +208,10 @@ def _joined(parts: Parts | Sequence[Indices]) -> tuple[Indices, Indices]:
         members = np.concatenate(rows)
     if members.size and members.dtype.kind not in "iu":
         raise InvalidInput(f"parts hold {members.dtype}; give row numbers")
-    return members.astype(np.int64), counts
+    return members.astype(np.int64, copy=False), counts
+
+
+def _compact(numbers: NDArray[np.integer]) -> NDArray[np.integer]:
+    """The same numbers in four bytes each where they fit: a million users hold millions."""
+    small = numbers.size == 0 or numbers.max() < 2**31
+    return numbers.astype(np.int32 if small else np.int64)

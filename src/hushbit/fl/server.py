@@ -67,6 +67,32 @@ class MomentumStep:
 
 
 @dataclass(frozen=True)
+class FilterStep:
+    """Low-pass filter: v <- memory v + (1 - memory) estimate, w <- w + rate v.
+
+    Noise that is fresh in every round is cut to (1 - memory) / (1 + memory) of its power, and what
+    estimates have in common stays: 12.8 dB more signal to noise for memory 0.9.
+    """
+
+    rate: float = 1.0
+    memory: float = 0.9
+
+    def __post_init__(self) -> None:
+        positive("server rate", self.rate)
+        _fraction("server memory", self.memory)
+
+    def start(self, dim: int) -> State:
+        """Return a filter at rest."""
+        return {"filtered": np.zeros(dim)}
+
+    def step(self, params: Vector, estimate: NDArray[Any], state: State) -> tuple[Vector, State]:
+        """Add the filtered estimate."""
+        fresh = (1.0 - self.memory) * _estimate(params, estimate)
+        filtered = self.memory * _array(state, "filtered", params) + fresh
+        return _moved(params, self.rate * filtered), {"filtered": filtered}
+
+
+@dataclass(frozen=True)
 class AdaptiveStep:
     """FedAdam and FedYogi (Reddi et al. 2021): w <- w + rate m / (sqrt(v) + adaptivity).
 
@@ -109,10 +135,12 @@ class AdaptiveStep:
 
 
 def server_step(name: str, rate: float = 1.0, **options: Any) -> ServerStep:
-    """Return the server step of that name: plain, momentum, adam or yogi."""
-    known = {"plain": PlainStep, "momentum": MomentumStep, "adam": AdaptiveStep}
-    if name not in (*known, "yogi"):
-        raise InvalidInput(f"unknown server step {name!r}; choose plain, momentum, adam or yogi")
+    """Return the server step of that name: plain, filter, momentum, adam or yogi."""
+    known = {"plain": PlainStep, "filter": FilterStep, "momentum": MomentumStep}
+    if name not in (*known, "adam", "yogi"):
+        raise InvalidInput(
+            f"unknown server step {name!r}; choose plain, filter, momentum, adam or yogi"
+        )
     try:
         if name in ("adam", "yogi"):
             return AdaptiveStep(name, rate, **options)

@@ -51,9 +51,13 @@ class Settings:
     rounds: int = _option(30, "Rounds of federated learning.")
     participation: float = _option(1.0, "Share of users that take part in a round.")
     mechanism: str = _option(
-        "cpa", "fedavg, cpa, cpa-no-rr, nested, laplace, signsgd, jopeq or mvu."
+        "cpa", "fedavg, cpa, cpa-auto, cpa-no-rr, nested, laplace, signsgd, jopeq or mvu."
     )
     epsilon_per_bit: float | None = _option(None, "Privacy of each bit (of each entry elsewhere).")
+    epsilon_per_message: float | None = _option(None, "Privacy of a whole ballot (cpa-auto).")
+    message_delta: float | None = _option(None, "Delta of --epsilon-per-message; 0 for pure.")
+    k: int | None = _option(None, "k-anonymity of each block and round (cpa-auto).")
+    bits_per_weight: float | None = _option(None, "Bits of each weight (cpa-auto).")
     radius: float | None = _option(
         None, "Outermost point: entries beyond it are cut. Default 0.05."
     )
@@ -76,7 +80,9 @@ class Settings:
     optimizer: str = _option("sgd", "Local optimizer: sgd or adam.")
     momentum: float = _option(0.0, "Local momentum (sgd).")
     keep_momentum: bool = _option(False, "Keep local momentum between rounds.")
-    server: str = _option("plain", "Server step: plain, momentum, adam or yogi.")
+    server: str | None = _option(
+        None, "Server step: plain, filter, momentum, adam or yogi. Default: filter for cpa-auto."
+    )
     server_rate: float = _option(1.0, "Server learning rate.")
     server_momentum: float | None = _option(None, "Server momentum (server momentum).")
     average_weights: bool = _option(False, "Evaluate the average of all rounds' models.")
@@ -129,9 +135,15 @@ class Settings:
         """The local learning rate, where none is given one that suits the data."""
         return self.rate if self.rate is not None else RATES.get(self.dataset, 0.03)
 
+    @property
+    def server_name(self) -> str:
+        """The server step, where none is given the one that suits the mechanism."""
+        usual = "filter" if self.mechanism == "cpa-auto" else "plain"
+        return usual if self.server is None else self.server
+
     def resolved(self) -> "Settings":
         """The same run with the defaults that depend on other options written out."""
-        return dataclasses.replace(self, rate=self.local_rate)
+        return dataclasses.replace(self, rate=self.local_rate, server=self.server_name)
 
     def to_toml(self) -> str:
         """The record as TOML; what is not set is left out."""

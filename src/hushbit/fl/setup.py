@@ -1,6 +1,5 @@
 """From settings to everything a run needs: data, users, model, mechanism, server."""
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hushbit.fl.mechanisms import build_mechanism
 from hushbit.fl.models import Model, build_model
 from hushbit.fl.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
 from hushbit.fl.partition import Federation, Parts
+from hushbit.fl.secret import simulation_secret
 from hushbit.fl.server import ServerStep, WeightAverage, server_step
 from hushbit.fl.settings import Settings
 from hushbit.fl.training import LocalSettings
@@ -23,11 +23,12 @@ from hushbit.robust.poison import poisoned
 from hushbit.robust.round import check_defence
 
 DECAY_ROUNDS = 10
+MOST_STATE = 4 << 30  # bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """A run, ready to start."""
+    """A run, ready to start; ballots are kept where `ballots` names a folder."""
 
     settings: Settings
     data: Dataset
@@ -40,6 +41,7 @@ class Setup:
     average: WeightAverage | None
     attackers: NDArray[np.bool_]
     secret: bytes
+    ballots: Path | None = None
 
 
 def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
@@ -59,6 +61,8 @@ def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
             f"a share of {settings.attackers} of {federation.users} users is no attacker at all: "
             "raise --attackers or --users"
         )
+    optimizer = Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum)
+    _check_state(optimizer, federation.users, model.dim)
     federation = poisoned(federation, attackers, settings.attack, data.classes)
     return Setup(
         settings=settings,
@@ -69,14 +73,23 @@ def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
         mechanism=mechanism,
         local=LocalSettings(
             _rate(settings), settings.steps, settings.batch_size,
-            Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum),
-            settings.memory_mb,
+            optimizer, settings.memory_mb,
         ),
         server=_server(settings),
         average=WeightAverage() if settings.average_weights else None,
         attackers=attackers,
-        secret=hashlib.sha256(f"hushbit simulation {settings.seed}".encode()).digest(),
+        secret=simulation_secret(settings.seed),
     )  # fmt: skip
+
+
+def _check_state(optimizer: Optimizer, users: int, dim: int) -> None:
+    """Refuse state of each user that no memory holds: it alone grows with users times weights."""
+    kept = 4 * users * sum(optimizer.widths(dim).values()) if optimizer.keep_state else 0
+    if kept > MOST_STATE:
+        raise InvalidInput(
+            f"--keep-momentum would keep {kept / 2**30:.0f} GiB for {users} users, at most "
+            f"{MOST_STATE >> 30} are allowed: leave it out, or take fewer users"
+        )
 
 
 def _parts(
@@ -110,7 +123,7 @@ def _rate(settings: Settings) -> Rate:
 
 def _server(settings: Settings) -> ServerStep:
     if settings.server_momentum is None:
-        return server_step(settings.server, settings.server_rate)
-    if settings.server != "momentum":
+        return server_step(settings.server_name, settings.server_rate)
+    if settings.server_name != "momentum":
         raise InvalidInput("--server-momentum fits --server momentum only; leave it out")
     return server_step("momentum", settings.server_rate, momentum=settings.server_momentum)

@@ -93,7 +93,7 @@ def local_updates(
         start,
         federation,
         settings,
-        batch=max(1, min(settings.batch_size, int(federation.counts.max()))),
+        batch=max(1, min(settings.batch_size, federation.largest)),
         first_step=whole("round_number", round_number, 0) * settings.steps,
     )
     keys = user_keys(whole("seed", seed, 0), round_number, chosen)

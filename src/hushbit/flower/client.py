@@ -1,5 +1,6 @@
 """The client's side: a Flower mod that lets nothing out but ballots and listed metrics."""
 
+import time
 from collections.abc import Callable
 from logging import ERROR, INFO, WARNING
 
@@ -15,6 +16,7 @@ from hushbit.describe import described_dim, mechanism_from_description
 from hushbit.errors import BudgetSpent, HushbitError, InvalidInput
 from hushbit.flower.arrays import Arrays, dimension, flat_update, numpy_arrays, voted_slots
 from hushbit.flower.policy import Policy, RequestRefused
+from hushbit.flower.text import one_line
 from hushbit.flower.wire import BALLOT_RECORD, Request, ballot_record, read_request, records
 from hushbit.mechanism import Mechanism
 
@@ -23,6 +25,10 @@ METRICS_RECORD = "metrics"
 
 class TrainingFailed(HushbitError):
     """The app raised an error or gave no answer."""
+
+
+class RequestExpired(HushbitError):
+    """The round of a request is over; a ballot would be paid for and thrown away."""
 
 
 class HushbitMod:
@@ -38,7 +44,7 @@ class HushbitMod:
         self._policy = policy
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Answer one message; an error leaves as one of four sentences, never with details."""
+        """Answer one message; an error leaves as one of five sentences, never with details."""
         try:
             policy = self._policy if isinstance(self._policy, Policy) else self._policy(context)
             if message.metadata.message_type.partition(".")[0] == MessageType.TRAIN:
@@ -50,6 +56,8 @@ class HushbitMod:
             return _refusal(message, "the client's budget is spent", error)
         except RequestRefused as error:
             return _refusal(message, "the client's policy does not allow this", error)
+        except RequestExpired as error:
+            return _refusal(message, "the request has expired", error)
         except TrainingFailed as error:
             return _refusal(message, "the client's app failed", error)
         except Exception as error:  # Flower would send the text of anything that got through
@@ -60,12 +68,14 @@ def _vote(
     policy: Policy, message: Message, context: Context, call_next: ClientAppCallable
 ) -> RecordDict:
     """Train, encode, charge and only then hand out the ballot."""
+    _refuse_expired(message)
     request = read_request(message.content)
     policy.check_name(request.description)
     # Read before the app runs: an app may change the message that it was given.
     before = _model(message.content, "a train message must hold")
     slots = voted_slots(before, request.frozen)
     mechanism = _mechanism(policy, request, dimension(slots))
+    policy.check_budget(mechanism)
     answer = _answer(message, context, call_next)
     update = flat_update(slots, before, _model(answer, "the app must return"))
     if not np.isfinite(update).all():
@@ -73,11 +83,22 @@ def _vote(
     if not np.isinf(policy.l2_clip):
         update = clipped(update[None], policy.l2_clip)[0]
     ballot = mechanism.encode(update, request.key, OsCoins())
+    _refuse_expired(message)
     policy.charge(mechanism, request.key.round)
     log(INFO, "hushbit: round %d, sending %d private bits", ballot.round, ballot.bits)
     content = _listed_metrics(policy, answer)
     content[BALLOT_RECORD] = ballot_record(ballot)
     return content
+
+
+def _refuse_expired(message: Message) -> None:
+    """Refuse a request whose time to live has passed by this machine's clock."""
+    over = time.time() - (message.metadata.created_at + message.metadata.ttl)
+    if over >= 0:
+        raise RequestExpired(
+            f"it ended {over:.1f} s ago by this machine's clock; nothing was sent or charged. If "
+            "this happens in every round, set the clock or ask for a longer deadline"
+        )
 
 
 def _model(content: RecordDict, whose: str) -> Arrays:
@@ -124,5 +145,5 @@ def _listed_metrics(policy: Policy, answer: RecordDict) -> RecordDict:
 
 
 def _refusal(message: Message, sentence: str, error: Exception) -> Message:
-    log(WARNING, "hushbit: %s: %s", sentence, error)
+    log(WARNING, "hushbit: %s: %s", sentence, one_line(error))
     return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, sentence), reply_to=message)

@@ -10,6 +10,7 @@ from flwr.supercore import log
 
 from hushbit.ballot import HEADER_BYTES
 from hushbit.errors import RefusedBallot
+from hushbit.flower.text import one_line
 from hushbit.flower.wire import read_ballot, records
 from hushbit.tally import Tally
 
@@ -63,7 +64,7 @@ class RoundCount:
             self._add(reply)
         except RefusedBallot as error:
             self.refused[error.reason] += 1
-            log(WARNING, "hushbit: refused a reply (%s): %s", error.reason, error)
+            log(WARNING, "hushbit: refused a reply (%s): %s", error.reason, one_line(error))
 
     def _add(self, reply: Message) -> None:
         message = reply.metadata.reply_to_message_id
@@ -74,7 +75,7 @@ class RoundCount:
         self.answered.add(message)
         user = self.users[message]
         if reply.has_error():
-            raise RefusedBallot("error", f"user {user}: {str(reply.error.reason)[:300]}")
+            raise RefusedBallot("error", f"user {user}: {reply.error.reason}")
         ballot = read_ballot(reply.content, self._most)
         if ballot.user != user:
             raise RefusedBallot("forged", f"user {user} sent a ballot of user {ballot.user}")

@@ -59,7 +59,9 @@ def sample_nodes(
 
     Waits for the quorum until the deadline, and for the rest of `most` a little while.
     """
-    grace = time.monotonic() + GRACE_SECONDS
+    begun = time.monotonic()
+    # Sampling and voting share one deadline: waiting for more users must leave time to vote.
+    grace = begun + min(GRACE_SECONDS, (deadline - begun) / 4)
     wanted = quorum if most is None else max(most, quorum)
     while True:
         nodes = sorted(node for node in grid.get_node_ids() if known(node))

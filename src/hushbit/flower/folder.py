@@ -5,7 +5,7 @@ import json
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,12 @@ class Kept:
     model: Arrays
     optimizer: dict[str, NDArray[Any]]
 
+    def model_like(self, before: Arrays) -> Arrays:
+        """The kept model, if it has just the arrays of `before`."""
+        if _kinds(self.model) != _kinds(before):
+            raise DamagedFile(f"{CHECKPOINT} does not hold the run's model; restore a copy of it")
+        return {name: self.model[name] for name in before}
+
 
 class RunFolder:
     """One run on disk; a killed server goes on from its last whole round."""
@@ -52,10 +58,13 @@ class RunFolder:
             return None
         if known != json.loads(_json(config)):
             raise InvalidInput(
-                f"{self.folder} holds a run with another mechanism, key or model: go on with the "
-                "same ones, or name another folder"
+                f"{self.folder} holds a run with another {_different(known, config)}: go on "
+                "with the same as before, or name another folder"
             )
-        return self._resume() if (self.folder / CHECKPOINT).exists() else None
+        if (self.folder / CHECKPOINT).exists():
+            return self._resume()
+        self._start_again()
+        return None
 
     def save(self, kept: Kept, row: Mapping[str, Any]) -> None:
         """Keep one round: first its metrics, then the checkpoint that makes it count."""
@@ -82,12 +91,39 @@ class RunFolder:
         except (OSError, UnicodeDecodeError) as error:
             raise DamagedFile(f"{self.folder / METRICS} cannot be read: {error}") from error
         rows: list[dict[str, Any]] = []
-        for line in lines:
+        for at, line in enumerate(lines, 1):
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
+                row = json.loads(line)
+            except ValueError:
+                if at == len(lines):
+                    break
+                row = None
+            if not isinstance(row, dict) or row.get("round") != at:
+                raise DamagedFile(
+                    f"line {at} of {self.folder / METRICS} is not the row of round {at}; restore "
+                    "a copy of the file, or name another folder"
+                )
+            rows.append(row)
         return rows
+
+    def _start_again(self) -> None:
+        """Clear what a kill left before the first checkpoint; more than that is refused."""
+        rows = len(self.rows()) if (self.folder / METRICS).exists() else 0
+        # A row is written just before its checkpoint, so a kill explains one row and no more.
+        if rows > 1 or (rows == 1 and (self.folder / SUMMARY).exists()):
+            raise DamagedFile(
+                f"{self.folder} has metrics of {rows} finished rounds but no {CHECKPOINT}: restore "
+                "it, or name another folder"
+            )
+        self._keep([])
+
+    def _keep(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Leave these rows, the environment and nothing of a write that was cut short."""
+        write_text(self.folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows))
+        if not (self.folder / ENVIRONMENT).exists():
+            write_text(self.folder / ENVIRONMENT, _json(_environment()))
+        for scratch in self.folder.glob(f".{CHECKPOINT}.*"):
+            scratch.unlink(missing_ok=True)
 
     def _resume(self) -> Kept:
         path = self.folder / CHECKPOINT
@@ -101,11 +137,25 @@ class RunFolder:
         for name, array in arrays.items():
             group, _, rest = name.partition(" ")
             parts.setdefault(group, {})[rest] = array
-        kept = [row for row in self.rows() if row.get("round", math.inf) <= number]
-        write_text(self.folder / METRICS, "".join(json.dumps(row) + "\n" for row in kept))
-        for scratch in self.folder.glob(f".{CHECKPOINT}.*"):
-            scratch.unlink(missing_ok=True)
+        rows = self.rows()
+        if not 1 <= number <= len(rows):
+            raise DamagedFile(
+                f"{self.folder / METRICS} has {len(rows)} rows, {CHECKPOINT} is of round {number}; "
+                "restore a copy of both, or name another folder"
+            )
+        self._keep(rows[:number])
         return Kept(number, parts["model"], parts["optimizer"])
+
+
+def _kinds(arrays: Arrays) -> dict[str, Any]:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+
+def _different(known: Any, config: Mapping[str, Any]) -> str:
+    """What two runs do not have in common, such as "key, optimizer"."""
+    own = json.loads(_json(config))
+    had = known if isinstance(known, dict) else {}
+    return ", ".join(sorted(key for key in {*own, *had} if had.get(key) != own.get(key)))
 
 
 def _environment() -> dict[str, Any]:

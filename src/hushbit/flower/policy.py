@@ -2,6 +2,7 @@
 
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,12 +11,16 @@ from typing import Any
 from flwr.app import Context
 
 from hushbit.checks import positive
+from hushbit.describe import NAMED
 from hushbit.errors import BudgetSpent, HushbitError, InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.arguments import failure_probability
+from hushbit.privacy.cost import Cost, Limit, fits
 from hushbit.privacy.ledger import Ledger
 
 POLICY_KEY = "hushbit-policy"
+MECHANISMS = tuple(made.__name__ for made in NAMED.values())
+WRAPPERS = ("Rotated", "NormVote", "Subset")
 
 
 class RequestRefused(HushbitError):
@@ -53,9 +58,16 @@ class Policy:
             object.__setattr__(self, name, limit)
         object.__setattr__(self, "delta", failure_probability(self.delta))
         for name in ("mechanisms", "metrics"):
-            object.__setattr__(self, name, _names(name, getattr(self, name)))
+            object.__setattr__(self, name, list_of_names(name, getattr(self, name)))
         if not self.mechanisms:
             raise InvalidInput("mechanisms is empty; name at least one, such as 'CPA'")
+        for name in self.mechanisms:
+            *outer, inner = name.split("/")
+            if inner not in MECHANISMS or not set(outer) <= set(WRAPPERS):
+                raise InvalidInput(
+                    f"mechanisms names {name!r}; known are {', '.join(MECHANISMS)}, each also "
+                    f"behind {', '.join(WRAPPERS)} as in 'Rotated/CPA'"
+                )
         if not isinstance(self.ledger, str | Path) or not str(self.ledger):
             raise InvalidInput(f"ledger is {self.ledger!r}; give the path of the ledger's file")
         object.__setattr__(self, "ledger", Path(self.ledger))
@@ -104,6 +116,21 @@ class Policy:
                 f"my policy allows {self.epsilon_per_message:g}"
             )
 
+    def check_budget(self, mechanism: Mechanism) -> None:
+        """Raise BudgetSpent if the ledger has no room for one more ballot; writes nothing."""
+        if math.isinf(self.budget):
+            return
+        copies: Counter[str] = Counter()
+        if Path(self.ledger).exists():
+            for entry in Ledger.open(self.ledger, create=False).entries(self.user):
+                copies[entry.cost.to_text()] += entry.cost.copies
+        spent = [Cost.from_text(text, number) for text, number in copies.items()]
+        if not fits([*spent, mechanism.guarantee.cost], Limit(self.budget, self.delta)):
+            raise BudgetSpent(
+                f"one more ballot would pass my budget of epsilon {self.budget:g} at delta "
+                f"{self.delta:g}; nothing was trained, sent or charged"
+            )
+
     def charge(self, mechanism: Mechanism, round: int) -> None:
         """Write the ballot's cost to the ledger, or raise BudgetSpent and write nothing."""
         ledger = Ledger.open(self.ledger)
@@ -140,7 +167,8 @@ def node_policy(context: Context) -> Policy:
     return Policy.load(path)
 
 
-def _names(name: str, value: Any) -> tuple[str, ...]:
+def list_of_names(name: str, value: Any) -> tuple[str, ...]:
+    """The names in a list; a single text is refused, for it would be read letter by letter."""
     if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
         raise InvalidInput(f"{name} must be a list of names; got {value!r}")
     return tuple(value)

@@ -1,6 +1,7 @@
 """One open round at the server: the model it started from, whom it asked, how it is counted."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -15,7 +16,10 @@ from hushbit.mechanism import Mechanism
 
 @dataclass
 class OpenRound:
-    """`nodes` gives the user number of each asked node; `users` that of each message sent."""
+    """`nodes` gives the user number of each asked node; `users` that of each message sent.
+
+    `begun` and `deadline` are readings of time.monotonic().
+    """
 
     number: int
     mechanism: Mechanism
@@ -24,12 +28,13 @@ class OpenRound:
     slots: tuple[Slot, ...]
     nodes: dict[int, int]
     begun: float
+    deadline: float
     users: dict[str, int] = field(default_factory=dict)
     bytes_down: int = 0
 
     def requests(
         self, arrays: ArrayRecord, config: ConfigRecord, frozen: tuple[str, ...],
-        seconds: float,
+        content: Callable[[ArrayRecord, ConfigRecord], RecordDict],
     ) -> Iterator[Message]:  # fmt: skip
         """Each user's request, made when it is taken; it lives as long as the round."""
         text = description_text(self.mechanism)
@@ -37,9 +42,11 @@ class OpenRound:
             entries = request_entries(text, self.key.user(user), frozen)
             # Everything of ours is in the one config record: other mods expect just one.
             own = ConfigRecord({**config, "server-round": self.number, **entries})
-            content = RecordDict({"arrays": arrays, "config": own})
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                break
             self.bytes_down += arrays.count_bytes() + own.count_bytes()
-            yield Message(content, node, MessageType.TRAIN, ttl=seconds)
+            yield Message(content(arrays, own), node, MessageType.TRAIN, ttl=left)
 
     def sent(self, messages: Mapping[str, int]) -> None:
         """Note the node that each accepted message was sent to."""

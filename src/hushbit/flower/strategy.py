@@ -6,7 +6,7 @@ from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore import log
@@ -20,6 +20,7 @@ from hushbit.flower.exchange import push, replies, sample_nodes
 from hushbit.flower.figures import privacy_figures, snr_estimate_db, vote_figures
 from hushbit.flower.folder import Kept, RunFolder
 from hushbit.flower.optimizer import ServerOptimizer
+from hushbit.flower.policy import list_of_names
 from hushbit.flower.round import OpenRound
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
@@ -35,9 +36,9 @@ class HushbitStrategy(Strategy):
     secret            32 bytes from which all keys come; keep them (see `load_secret`)
     delta             at which (epsilon, delta) figures are reported
     quorum            fewest accepted ballots that move the model
-    deadline_seconds  a round is closed after so long, or when all have answered
+    deadline_seconds  a round is closed so long after its begin, or when all have answered
     users_per_round   how many are sampled; None asks all
-    optimizer         Flower's FedAvg, FedAvgM, FedAdam, FedYogi, …; their sampling is not used
+    optimizer         Flower's FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad; sampling is not theirs
     users             the user number of each node id; None takes the node id itself
     frozen            patterns of arrays that are not voted on and keep the server's value
     folder            run folder: metrics, summary, and the checkpoint that a killed server needs
@@ -64,7 +65,7 @@ class HushbitStrategy(Strategy):
         if users is not None and len(set(users.values())) < len(users):
             raise InvalidInput("two nodes have one user number; every user needs its own")
         self.users = None if users is None else dict(users)
-        self.frozen = tuple(frozen)
+        self.frozen = list_of_names("frozen", frozen)
         self.optimizer = ServerOptimizer(FedAvg() if optimizer is None else optimizer)
         self.folder = None if folder is None else RunFolder(folder)
         self.evaluate_users = evaluate_users
@@ -122,7 +123,7 @@ class HushbitStrategy(Strategy):
             {
                 "mechanism": mechanism.description,
                 "key": RoundKey(self.secret, 0).mark.hex(),
-                "optimizer": type(self.optimizer.strategy).__name__,
+                "optimizer": self.optimizer.settings,
                 "model": {name: list(array.shape) for name, array in before.items()},
                 "frozen": list(self.frozen),
             }
@@ -130,8 +131,9 @@ class HushbitStrategy(Strategy):
         if kept is None:
             return initial, 1
         log(INFO, "hushbit: going on after round %d", kept.round)
+        model = kept.model_like(before)
         self.optimizer.restore(kept.optimizer)
-        return array_record({name: kept.model[name] for name in before}), kept.round + 1
+        return array_record(model), kept.round + 1
 
     def _sized(self, dim: int) -> Mechanism:
         """The mechanism, built at first sight of the model if it was only named."""
@@ -143,13 +145,19 @@ class HushbitStrategy(Strategy):
             )
         return self._mechanism
 
-    def _sampled(self, grid: Grid, begun: float) -> dict[int, int]:
-        """The user number of each sampled node, from the server's own table."""
+    def _sampled(self, grid: Grid, deadline: float) -> dict[int, int]:
+        """The user number of each sampled node, from the server's own table.
+
+        With fewer nodes than the quorum nobody is asked: their ballots would cost and move nothing.
+        """
         table = self.users
         nodes = sample_nodes(
             grid, (lambda node: True) if table is None else table.__contains__,
-            self.users_per_round, self.quorum, begun + self.deadline_seconds,
+            self.users_per_round, self.quorum, deadline,
         )  # fmt: skip
+        if len(nodes) < self.quorum:
+            log(WARNING, "hushbit: %d users are there, the quorum is %d", len(nodes), self.quorum)
+            return {}
         return {node: node if table is None else table[node] for node in nodes}
 
     def configure_train(
@@ -157,24 +165,26 @@ class HushbitStrategy(Strategy):
     ) -> Iterator[Message]:
         """Sample users and make each one's request, one at a time."""
         begun = time.monotonic()
+        deadline = begun + self.deadline_seconds
         before = numpy_arrays(arrays)
         slots = voted_slots(before, self.frozen)
         # Keys count rounds from 0, as everywhere in hushbit; Flower counts from 1.
         key = RoundKey(self.secret, server_round - 1)
-        nodes = self._sampled(grid, begun)
+        nodes = self._sampled(grid, deadline)
         log(INFO, "hushbit: asking %d users", len(nodes))
         mechanism = self._sized(dimension(slots))
-        self._open = OpenRound(server_round, mechanism, key, before, slots, nodes, begun)
+        self._open = OpenRound(server_round, mechanism, key, before, slots, nodes, begun, deadline)
         self._grid = grid
-        return self._open.requests(arrays, config, self.frozen, self.deadline_seconds)
+        return self._open.requests(arrays, config, self.frozen, self.optimizer.content)
 
     def _exchange(self, grid: Grid, messages: Iterable[Message]) -> Iterator[Message]:
         """Send, note which user each message went to, and hand on replies as they come."""
-        deadline = time.monotonic() + self.deadline_seconds
+        opened = self._open
+        if opened is None:
+            raise InvalidInput("no round is open: call configure_train first")
         sent = push(grid, messages)
-        if self._open is not None:
-            self._open.sent(sent)
-        yield from replies(grid, sent, deadline)
+        opened.sent(sent)
+        yield from replies(grid, sent, opened.deadline)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -189,7 +199,8 @@ class HushbitStrategy(Strategy):
         made: ArrayRecord | None = None
         if count.accepted >= self.quorum:
             estimate = opened.mechanism.estimate(count.tally)
-            figures["snr_estimate_db"] = snr_estimate_db(estimate)
+            if count.accepted > 1:  # one ballot does not tell signal from noise
+                figures["snr_estimate_db"] = snr_estimate_db(estimate)
             before = {slot.name: opened.before[slot.name] for slot in opened.slots}
             mean_model = moved(opened.slots, before, estimate.mean)
             after = self.optimizer.step(server_round, before, mean_model, self._grid)
@@ -215,7 +226,7 @@ class HushbitStrategy(Strategy):
             return
         own = ConfigRecord({**config, "server-round": server_round})
         for node in self._open.nodes:
-            content = RecordDict({"arrays": arrays, "config": own})
+            content = self.optimizer.content(arrays, own)
             yield Message(content, node, MessageType.EVALUATE, ttl=self.deadline_seconds)
 
     def aggregate_evaluate(

@@ -28,7 +28,7 @@ from hushbit.fl.settings import Settings, read_settings
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 METRICS, CHECKPOINT = "metrics.jsonl", "checkpoint.npz"
 LOCK = ".lock"
-GROUPS = ("server", "local", "average")
+GROUPS = ("server", "local", "average", "tuning")
 
 
 class Record:
@@ -209,7 +209,7 @@ def _checkpoint(path: Path, fresh: Progress, mark: NDArray[np.uint8]) -> Progres
     for name, array in arrays.items():
         group, _, key = name.partition(" ")
         groups[group][key] = array
-    return Progress(number, params, groups["server"], groups["local"], groups["average"])
+    return Progress(number, params, **groups)
 
 
 def _arrays(progress: Progress) -> dict[str, NDArray[Any]]:

@@ -1,5 +1,6 @@
 """One run from settings to summary, recorded on disk if a folder is named."""
 
+import dataclasses
 import math
 import statistics
 import time
@@ -7,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hushbit.errors import HushbitError
+from hushbit.engine import Engine
+from hushbit.errors import HushbitError, InvalidInput
 from hushbit.fl.rounds import Round, run_rounds, start
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import Setup, prepare
@@ -18,12 +20,17 @@ Watcher = Callable[[Setup, Round], None]
 
 def run(
     settings: Settings, out: str | Path | None = None, *, resume: bool = False,
-    data: str | Path | None = None, watch: Watcher | None = None,
+    data: str | Path | None = None, watch: Watcher | None = None, engine: Engine | None = None,
+    ballots: str | Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Run (or go on with) a federation; the summary, with the rounds under "history"."""
+    """Run (or go on with) a federation; the summary, with the rounds under "history".
+
+    The engine decides where users are computed, never what comes out. A folder for ballots keeps
+    every one of them as Parquet.
+    """
     record = None if out is None else Record(out)
     try:
-        return _run(settings, record, resume, data, watch)
+        return _run(settings, record, resume, data, watch, engine, ballots)
     finally:
         if record is not None:
             record.release()
@@ -31,12 +38,13 @@ def run(
 
 def _run(
     settings: Settings, record: Record | None, resume: bool, data: str | Path | None,
-    watch: Watcher | None,
+    watch: Watcher | None, engine: Engine | None, ballots: str | Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     begun = time.perf_counter()
     if record is not None and not resume:
         record.refuse_full()
-    setup = prepare(settings, data)
+    kept = _ballot_folder(ballots, resume)
+    setup = dataclasses.replace(prepare(settings, data), ballots=kept)
     progress = start(setup)
     notes = {
         "coins": "SimulationCoins",
@@ -53,7 +61,7 @@ def _run(
     elif record is not None:
         record.begin(settings, notes)
     try:
-        for made in run_rounds(setup, progress):
+        for made in run_rounds(setup, progress, engine):
             if record is not None:
                 record.save(progress, made)
             if watch is not None:
@@ -67,6 +75,15 @@ def _run(
     if record is not None:
         record.finish(summary)
     return summary | {"history": history}
+
+
+def _ballot_folder(folder: str | Path | None, resume: bool) -> Path | None:
+    if folder is None:
+        return None
+    place = Path(folder)
+    if not resume and place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InvalidInput(f"{place} is not an empty folder: ballots of two runs do not mix")
+    return place.resolve()
 
 
 def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:

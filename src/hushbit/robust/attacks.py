@@ -11,7 +11,7 @@ scaled            the own update times -20 (model replacement against the task)
 inner-product     -mean: the sum keeps its direction but loses 2f of its length
 little            mean - z · spread, z as large as hides within the majority's spread
 sybils            four groups, each an extreme user with its own direction
-adaptive          knows the filter: against the mean, as far as no rule is broken
+adaptive          knows the filter: against the mean, as far as it lets pass
 label-flip, backdoor  poisoned data, see `hushbit.robust.poison`; updates and bits are honest
 """
 
@@ -28,9 +28,10 @@ from hushbit.checks import choice
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.keys import UserKeys
 from hushbit.mechanism import Mechanism
-from hushbit.robust.bound import worst_shift
+from hushbit.robust.bound import hidden_spike
 from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.pulls import largest_norm, noise_size
+from hushbit.robust.rules import FAR, chi_square
 from hushbit.rotation import Rotated, Rotation
 from hushbit.subset import Subset
 from hushbit.tally import Counters
@@ -166,14 +167,21 @@ def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint8]:
 def _adaptive(
     updates: Rows, mechanism: Mechanism, view: View, against: NDArray[np.float64]
 ) -> Rows:
-    """As long as the clip allows and the sketch's noise hides (see `hushbit.robust.bound`)."""
+    """As far from the honest mean as the edge hides or the distance rule lets pass.
+
+    Along the mean, honest users differ by `natural` noises, as the coalition's own updates tell;
+    the rest of the edge's variance is its own to use: f (1 - f) L² = spike - natural².
+    """
     longest, inner = honest_norm(mechanism, view), _inner(mechanism)
     share = min(view.attackers / view.users, 0.49)
     if isinstance(inner, CPA | Subset) and view.users >= FEWEST_USERS:
-        shift = worst_shift(share, inner.dim, view.users, noise_size(inner), longest)
-        # Distance from the honest mean is what stands out, so its length is taken off.
-        hidden = shift.hidden / share - float(np.linalg.norm(view.mean))
-        longest = min(longest, max(0.0, hidden))
+        sigma = noise_size(inner)
+        natural = float((updates @ against).std()) / sigma
+        spike = hidden_spike(view.users, inner.dim)
+        hidden = math.sqrt(max(spike - natural**2, 0.0) / (share * (1 - share)))
+        passed = math.sqrt(chi_square(1, FAR) * (1 + natural**2))
+        away = sigma * max(hidden, passed) - float(np.linalg.norm(view.mean))
+        longest = min(longest, max(0.0, away))
     return _repeat(against * longest, updates)
 
 

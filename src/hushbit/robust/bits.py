@@ -1,7 +1,5 @@
 """Packed unmasked ballots of two points: one bit a vote, 64 votes a word."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,78 +43,76 @@ def unmask_users(
 
 @njit
 def ones(word: np.uint64) -> np.int64:
-    """How many bits of a 64-bit word are set."""
+    """How many bits of a 64-bit word are set; sums by shifts, which vector units have."""
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     low = word & np.uint64(0x3333333333333333)
     word = low + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
-    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+    word = word + (word >> np.uint64(8))
+    word = word + (word >> np.uint64(16))
+    return np.int64((word + (word >> np.uint64(32))) & np.uint64(0x7F))
 
 
 @njit
-def sketch_users(
-    rows: NDArray[Any], signs: NDArray[Any], sizes: NDArray[np.int64], run: int, first: int,
-    last: int, sketch: NDArray[np.int16],
-) -> None:  # fmt: skip
-    """sketch[u, b] = sum of ballot times random sign over the b-th run of `run` words.
-
-    Words have 8, 16, 32 or 64 bits; `sizes` says how many votes a run has.
-    """
-    words = rows.shape[1]
-    for user in range(first, last):
-        row = rows[user]
-        if run == 1:  # apart, since a loop without an inner one is vectorised
-            for w in range(sketch.shape[1]):
-                sketch[user, w] = np.int16(sizes[w] - 2 * ones(np.uint64(row[w] ^ signs[w])))
-            continue
-        for bucket in range(sketch.shape[1]):
-            differ = np.int64(0)
-            for w in range(bucket * run, min((bucket + 1) * run, words)):
-                differ += ones(np.uint64(row[w] ^ signs[w]))
-            sketch[user, bucket] = np.int16(sizes[bucket] - 2 * differ)
+def count_ones(payload: NDArray[np.uint8], counts: NDArray[np.int64]) -> None:
+    """counts[u] = how many bits of row u are set."""
+    wide = payload.shape[1] // 8 * 8
+    for user in range(payload.shape[0]):
+        total = np.int64(0)
+        for word in payload[user, :wide].view(np.uint64):
+            total += ones(word)
+        for byte in payload[user, wide:]:
+            total += ones(np.uint64(byte))
+        counts[user] = total
 
 
 @njit
-def add_weighted(
-    rows: Words, weights: NDArray[np.float32], first: int, last: int, total: NDArray[np.float32]
-) -> None:
-    """total[j] += sum over users of weights[u] · (±1 of vote j), for the words first … last-1.
-
-    A weight is added where the bit is set; the sum of all weights is taken off once.
-    """
-    everything = np.float32(0.0)
-    for user in range(rows.shape[0]):
-        everything += weights[user]
+def transpose_bits(rows: Words, first: int, last: int, turned: Words) -> None:
+    """turned[64 w + i] has bit u where row u has bit i of word w, for the words first … last-1."""
+    block = np.empty(64, np.uint64)
     for w in range(first, last):
-        held = np.zeros(64, np.float32)
-        for user in range(rows.shape[0]):
-            bits = rows[user, w]
-            weight = np.float32(2.0) * weights[user]
+        for part in range(turned.shape[1]):
+            for u in range(64):
+                user = 64 * part + u
+                block[u] = rows[user, w] if user < rows.shape[0] else np.uint64(0)
+            width, mask = 32, np.uint64(0x00000000FFFFFFFF)
+            while width:  # swap ever smaller squares (Hacker's Delight, 7-3)
+                shift = np.uint64(width)
+                k = 0
+                while k < 64:
+                    swap = ((block[k] >> shift) ^ block[k + width]) & mask
+                    block[k] ^= swap << shift
+                    block[k + width] ^= swap
+                    k = (k + width + 1) & ~width
+                width >>= 1
+                mask ^= mask << np.uint64(width)
             for i in range(64):
-                held[i] += weight * np.float32((bits >> np.uint64(i)) & np.uint64(1))
-        inside = min(64, total.size - 64 * w)
-        for i in range(inside):
-            total[64 * w + i] += held[i] - everything
+                turned[64 * w + i, part] = block[i]
 
 
 @njit
 def score_users(
-    rows: Words, planes: Words, first: int, last: int, scores: NDArray[np.int64]
+    rows: Words, planes: Words, total: int, first: int, last: int, scores: NDArray[np.int64]
 ) -> None:
     """scores[u] = sum over votes of (±1) · level, levels being whole numbers in bit-planes.
 
     `planes` (1 + bits, words): row 0 holds the levels' signs (1 for minus), row 1 + k the bit of
-    weight 2^k of their sizes.
+    weight 2^k of their sizes; `total` is the sum of sizes. Votes that pull against the level's
+    sign are counted and taken off twice.
     """
+    against = np.empty(rows.shape[1], np.uint64)
     for user in range(first, last):
         row = rows[user]
-        total = np.int64(0)
         for w in range(row.size):
-            down = ~row[w] ^ planes[0, w]
-            for k in range(1, planes.shape[0]):
-                size = planes[k, w]
-                total += (ones(size) - 2 * ones(down & size)) << (k - 1)
-        scores[user] = total
+            against[w] = ~row[w] ^ planes[0, w]
+        lost = np.int64(0)
+        for k in range(1, planes.shape[0]):
+            sizes = planes[k]
+            count = np.int64(0)
+            for w in range(row.size):
+                count += ones(against[w] & sizes[w])
+            lost += count << (k - 1)
+        scores[user] = total - 2 * lost
 
 
 @njit

@@ -3,34 +3,37 @@
 Without filter, two points, K users: every bit pulls one way, so each entry moves by at most
 f · X / (2p - 1) and the mean by
 
-    shift <= f · sigma · sqrt(dim),     sigma = radius / (2p - 1)          (attained by `directed`)
+    open <= f · sigma · sqrt(dim),      sigma = radius / (2p - 1)          (attained by `directed`)
 
-With filter, along a direction that the filter looks at, an accepted ballot scores at most
-reach + z, so that the accepted colluders (a share f / (1 - f) of the honest at most) move it by
+With filter, along a direction that it looks at, an accepted ballot scores at most reach + z, and
+the mean gives way to the median, which stays between two quantiles of the honest scores:
 
-    shift <= f · (clip + z · sigma),    z the slack of `Rule`            (ballots it accepts)
+    accepted <= f · (clip + z · sigma),   z the slack of `Rule`            (what any mean allows)
+    median   <= Phi^-1(1/2 / (1 - f)) · spread · sigma                     (Gaussian honest scores)
 
-The sum of the colluders' ballots itself points somewhere; the filter looks there if it stands
-out of the noise, i.e. if its length in the sketch passes the edge. Below the edge the coalition
-can hide a push of at most
+with spread² = 1 + h, h the variance of honest users along the direction in noises (h = reach² / 4
+at the very worst: half of them at either end of the clip). The sum of the colluders' ballots
+itself points somewhere; the filter looks there if it stands out of the noise. Below the edge the
+coalition can hide a push of at most
 
-    hidden <= sqrt(f / (1 - f) · theta) · sigma · sqrt(dim / sketch),
+    hidden <= sqrt(f / (1 - f) · theta) · sigma,
     theta = spike that reaches the edge (Baik, Ben Arous, Peche): (1 + theta)(1 + g / theta) = edge
 
-with g = sketch / K. So the bound with filter is the larger of the two. No rule can do better than
-sqrt(f · h) · clip where honest users themselves differ by a variance h · clip² along a direction:
-a coalition may look like a part of them.
+with g = dim / K. The bound with filter is the larger of hidden and the smaller of the other two.
 """
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from hushbit.checks import positive, real, whole
 from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
-from hushbit.robust.filter import FEWEST_USERS, Rule, noise_edge
+from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.pulls import largest_norm, noise_size
+from hushbit.robust.rules import Rule
+from hushbit.robust.spectrum import noise_edge
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
@@ -42,19 +45,21 @@ class Shift:
     """l2 bounds on what colluders add to the mean, in the update's units.
 
     open       without filter, attained
-    accepted   with filter, along the directions that it looks at
+    accepted   with filter, the mean along the directions that it looks at
+    median     with filter, the median along them, for honest users that differ the most
     hidden     with filter, below the edge of the noise
     """
 
     attackers: float
     open: float
     accepted: float
+    median: float
     hidden: float
 
     @property
     def filtered(self) -> float:
         """The bound with filter: the larger way, and never more than without."""
-        return min(self.open, max(self.accepted, self.hidden))
+        return min(self.open, max(min(self.accepted, self.median), self.hidden))
 
     def row(self) -> dict[str, float]:
         """The figures by name."""
@@ -75,19 +80,23 @@ def worst_shift(
     rule = Rule() if rule is None else rule
     users, dim = whole("users", users, FEWEST_USERS), whole("dim", dim, 1)
     sigma, longest = positive("sigma", sigma), positive("longest", longest)
-    sketch = min(rule.sketch, dim)
-    spike = _spike(noise_edge(users, sketch), sketch / users)
+    spread = math.sqrt(1 + (longest / sigma / 2) ** 2)
     return Shift(
         attackers=share,
         open=share * sigma * math.sqrt(dim),
         accepted=share * (longest + rule.slack(users) * sigma),
-        hidden=math.sqrt(share / (1 - share) * spike * dim / sketch) * sigma,
+        median=NormalDist().inv_cdf(0.5 / (1 - share)) * spread * sigma if share else 0.0,
+        hidden=math.sqrt(share / (1 - share) * hidden_spike(users, dim)) * sigma,
     )
 
 
-def _spike(edge: float, ratio: float) -> float:
-    """The larger root of (1 + theta)(1 + ratio / theta) = edge."""
-    middle = edge - 1 - ratio
+def hidden_spike(users: int, dim: int) -> float:
+    """The variance, in noises, of the largest spike that stays below the edge.
+
+    The larger root of (1 + theta)(1 + g / theta) = edge, g = dim / users.
+    """
+    ratio = dim / users
+    middle = noise_edge(users, dim) - 1 - ratio
     return (middle + math.sqrt(max(middle**2 - 4 * ratio, 0.0))) / 2
 
 

@@ -6,10 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.ballot import Ballots
+from hushbit.cpa import CPA
+from hushbit.decode import Estimate
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.robust.filter import Rule, Verdict, judge
-from hushbit.robust.pulls import PackedPulls, sketch_signs, unmask
+from hushbit.robust.filter import Verdict, judge
+from hushbit.robust.pulls import PackedPulls, noise_size, unmask
+from hushbit.robust.rules import Rule, loaded_coins
+from hushbit.rotation import Rotated, Rotation
+from hushbit.subset import Subset
 from hushbit.tally import Tally
 
 
@@ -19,16 +24,16 @@ def filtered_tally(
 ) -> tuple[Tally, Verdict]:  # fmt: skip
     """The tally of the ballots that the filter accepts, and the filter's verdict.
 
-    Time and memory grow linearly: K · dim / 8 bytes of ballots and K · sketch numbers.
+    Time and memory grow linearly in users: twice K · dim / 8 bytes of ballots.
     """
     tally = mechanism.tally(round_key, histogram)
     # An empty tally refuses illegal ballots exactly as one that counts them would.
     tally._check_header(ballots)
     tally._check_voters(ballots.users)
     mechanism.check_payload(ballots.payload)
+    rule = Rule() if rule is None else rule
     pulls = unmask(mechanism, ballots, round_key)
-    signs = sketch_signs(round_key, pulls.dim)
-    verdict = judge(pulls, signs, Rule() if rule is None else rule)
+    verdict = judge(pulls, rule, loaded_coins(mechanism, ballots))
     if isinstance(pulls, PackedPulls) and list(tally.counters) == ["stage 0"]:
         pulls.count(verdict.accepted, tally.counters["stage 0"][0])
         tally.roll.add(ballots.users[verdict.accepted])
@@ -45,3 +50,18 @@ def accepted_only(ballots: Ballots, accepted: NDArray[np.bool_]) -> Ballots:
         ballots, users=ballots.users[accepted], payload=ballots.payload[accepted],
         overloaded=ballots.overloaded[accepted],
     )  # fmt: skip
+
+
+def filtered_estimate(mechanism: Mechanism, tally: Tally, verdict: Verdict) -> Estimate:
+    """The estimate with the median in place of the mean along the directions that were seen.
+
+    Named by its tally: the accepted ballots'. Not unbiased where the median has a say.
+    """
+    estimate = mechanism.estimate(tally)
+    inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+    if verdict.shift is None or not isinstance(inner, CPA | Subset):
+        return estimate
+    shift = noise_size(inner) * verdict.shift
+    if isinstance(mechanism, Rotated):
+        shift = Rotation(mechanism.dim, tally.round_key.rotation).back(shift)
+    return dataclasses.replace(estimate, mean=estimate.mean + shift, unbiased=False)

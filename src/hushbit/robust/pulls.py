@@ -7,9 +7,9 @@ sigma = radius / (2p - 1). Nothing here needs more than the ballots, which are a
 """
 
 import dataclasses
-import hmac
 import math
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +19,18 @@ from hushbit.baselines import MVU, SignRR
 from hushbit.cpa import CPA
 from hushbit.decode import gain_and_shift, noise_power
 from hushbit.errors import InvalidInput
-from hushbit.kernels.chacha import keystream
 from hushbit.kernels.count import TILE_WORDS
 from hushbit.kernels.signs import WORD_TAG
 from hushbit.kernels.threads import spread
-from hushbit.keys import RoundKey, as_words
+from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.robust.bits import add_weighted, count_rows, score_users, sketch_users, unmask_users
+from hushbit.robust.bits import count_rows, score_users, transpose_bits, unmask_users
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
-SKETCH_TAG = int.from_bytes(b"sket", "little")
-SCORE_BITS = 7
+SCORE_BITS = 4
 ROWS_AT_ONCE = 256
+KEPT_ENTRIES = 1 << 28  # up to a gigabyte is decoded once, more is decoded at each look
 Vector = NDArray[np.float64]
 
 
@@ -41,9 +40,7 @@ class Pulls(Protocol):
     users: int
     dim: int
     reach: float
-
-    def sketch(self, signs: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-        """At most `size` signed sums of each ballot over equal runs, each of variance 1."""
+    sigma: float
 
     def combine(self, weights: Vector) -> Vector:
         """Sum over users of weight · y."""
@@ -58,49 +55,25 @@ class Pulls(Protocol):
 class PackedPulls:
     """Ballots of two points: a bit an entry, kept packed."""
 
-    def __init__(self, rows: NDArray[np.uint8], dim: int, reach: float) -> None:
-        self.users, self.dim, self.reach = len(rows), dim, reach
+    def __init__(self, rows: NDArray[np.uint8], dim: int, reach: float, sigma: float = 0.0) -> None:
+        self.users, self.dim, self.reach, self.sigma = len(rows), dim, reach, sigma
         self._words = rows.view(np.uint64)
 
-    def sketch(self, signs: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-        """Counts of differing bits; unused bits of ballots and signs are zero and never differ."""
-        votes = -(-self.dim // size)
-        unit = next((bits for bits in (8, 16, 32) if bits >= votes), 64)
-        run = -(-votes // unit)
-        rows = self._words.view(f"u{unit // 8}")
-        flips = _words(signs).view(f"u{unit // 8}")
-        scale, sizes = _runs(self.dim, unit * run)
-        counted = np.empty((self.users, sizes.size), dtype=np.int16)
-        spread(
-            lambda first, last: sketch_users(rows, flips, sizes, run, first, last, counted),
-            self.users,
-        )
-        return counted * scale
+    @cached_property
+    def _turned(self) -> NDArray[np.uint64]:
+        """Bits by entry and user: a sum over users is then a score like any other."""
+        words = self._words.shape[1]
+        turned = np.empty((64 * words, -(-self.users // 64)), dtype=np.uint64)
+        spread(lambda first, last: transpose_bits(self._words, first, last, turned), words)
+        return turned[: self.dim]
 
     def combine(self, weights: Vector) -> Vector:
-        """Sum over users of weight · y."""
-        total = np.zeros(self.dim, dtype=np.float32)
-        narrow = weights.astype(np.float32)
-        chosen = np.flatnonzero(narrow)
-        rows, narrow = self._words[chosen], narrow[chosen]
-        spread(
-            lambda first, last: add_weighted(rows, narrow, first, last, total),
-            self._words.shape[1],
-        )
-        return total.astype(np.float64)
+        """Sum over users of weight · y, weights rounded to a sign and a few bits."""
+        return _scored(self._turned, weights)
 
     def scores(self, direction: Vector) -> Vector:
-        """y · direction, the direction rounded to 7 bits and a sign."""
-        unit = float(np.abs(direction).max()) / (2**SCORE_BITS - 1) or 1.0
-        levels = np.rint(direction / unit).astype(np.int64)
-        sizes = np.abs(levels)
-        planes = np.stack([
-            _words((levels < 0).astype(np.uint8)),
-            *(_words(((sizes >> k) & 1).astype(np.uint8)) for k in range(SCORE_BITS)),
-        ])  # fmt: skip
-        found = np.empty(self.users, dtype=np.int64)
-        spread(lambda first, last: score_users(self._words, planes, first, last, found), self.users)
-        return np.asarray(found * unit)
+        """y · direction, the direction rounded to a sign and a few bits."""
+        return _scored(self._words, direction)
 
     def count(self, accepted: NDArray[np.bool_], counter: NDArray[np.int64]) -> None:
         """Count the accepted ballots as a tally of two points does."""
@@ -114,7 +87,7 @@ class PackedPulls:
 
 
 class DecodedPulls:
-    """Ballots of any other bit mechanism, each decoded by itself; recomputed chunk by chunk."""
+    """Ballots of any other bit mechanism, each decoded by itself."""
 
     def __init__(self, mechanism: CPA | Subset, ballots: Ballots, round_key: RoundKey) -> None:
         self.users, self.dim = len(ballots), mechanism.dim
@@ -133,21 +106,19 @@ class DecodedPulls:
     def _rows(self, first: int) -> NDArray[np.float32]:
         """Some users' ballots; two axes."""
         last = min(first + ROWS_AT_ONCE, self.users)
+        if self.users * self.dim <= KEPT_ENTRIES:
+            return self._kept[first:last]
+        return self._decoded(first, last)
+
+    @cached_property
+    def _kept(self) -> NDArray[np.float32]:
+        return self._decoded(0, self.users)
+
+    def _decoded(self, first: int, last: int) -> NDArray[np.float32]:
         made = np.empty((last - first, self.dim), dtype=np.float32)
         for row, user in zip(made, range(first, last), strict=True):
             row[:] = self._decode(user) / self.sigma
         return made
-
-    def sketch(self, signs: NDArray[np.uint8], size: int) -> NDArray[np.float32]:
-        """Signed sums over runs."""
-        run = -(-self.dim // size)
-        flips = 2 * signs.astype(np.float32) - 1
-        edges = np.arange(0, self.dim, run)
-        parts = [
-            np.add.reduceat(self._rows(first) * flips, edges, axis=1)
-            for first in range(0, self.users, ROWS_AT_ONCE)
-        ]
-        return np.concatenate(parts) * _runs(self.dim, run)[0]
 
     def combine(self, weights: Vector) -> Vector:
         """Sum over users of weight · y."""
@@ -203,14 +174,6 @@ def noise_size(mechanism: CPA | Subset) -> float:
     return math.sqrt(power)
 
 
-def sketch_signs(round_key: RoundKey, dim: int) -> NDArray[np.uint8]:
-    """Random bits, one an entry, from the server's secret: no user can foresee them."""
-    label = b"hushbit/1 sketch" + round_key.round.to_bytes(8, "little")
-    drawn = np.empty(-(-dim // 32), dtype=np.uint32)
-    keystream(as_words(hmac.digest(round_key.secret, label, "sha256")), SKETCH_TAG, 0, 0, 0, drawn)
-    return np.unpackbits(drawn.astype("<u4").view(np.uint8), bitorder="little")[:dim]
-
-
 def _one_bit_an_entry(cpa: CPA) -> bool:
     two = cpa.counts == (2,) and cpa.block_size == 1 and cpa.stages[0].family == "hadamard"
     return two and cpa.rounding != "subtractive"
@@ -224,7 +187,8 @@ def _two_point_pulls(cpa: CPA, ballots: Ballots, round_key: RoundKey) -> PackedP
         lambda first, last: unmask_users(keys, WORD_TAG, payload, first, last, rows), len(payload)
     )
     rows &= _words(np.ones(cpa.dim, dtype=np.uint8)).view(np.uint8)
-    return PackedPulls(rows, cpa.dim, largest_norm(cpa) / noise_size(cpa))
+    sigma = noise_size(cpa)
+    return PackedPulls(rows, cpa.dim, largest_norm(cpa) / sigma, sigma)
 
 
 def _plain_reach(mechanism: SignRR | MVU) -> float:
@@ -238,13 +202,26 @@ def _whole_words(payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return rows
 
 
-def _words(bits: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def _words(bits: NDArray[Any]) -> NDArray[np.uint64]:
     packed = np.packbits(bits, bitorder="little")
     return np.asarray(_whole_words(packed[None, :])[0].view(np.uint64))
 
 
-def _runs(dim: int, run: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """1 / sqrt(entries) and entries of each run; the last one may be short."""
-    starts = np.arange(0, dim, run)
-    sizes = np.minimum(starts + run, dim) - starts
-    return (1 / np.sqrt(sizes)).astype(np.float32), sizes.astype(np.int64)
+def rounded(levels: Vector) -> Vector:
+    """The levels at a sign and a few bits, as sums over packed ballots take them."""
+    unit = float(np.abs(levels).max()) / (2**SCORE_BITS - 1) or 1.0
+    return np.asarray(np.rint(levels / unit) * unit)
+
+
+def _scored(rows: NDArray[np.uint64], levels: Vector) -> Vector:
+    """Sum over the bits of each row of (±1) · level, levels rounded."""
+    unit = float(np.abs(levels).max()) / (2**SCORE_BITS - 1) or 1.0
+    whole = np.rint(levels / unit).astype(np.int8)
+    sizes = np.abs(whole)
+    planes = np.stack(
+        [_words(whole < 0), *(_words(sizes & (1 << bit)) for bit in range(SCORE_BITS))]
+    )
+    total = int(sizes.sum(dtype=np.int64))
+    found = np.empty(len(rows), dtype=np.int64)
+    spread(lambda first, last: score_users(rows, planes, total, first, last, found), len(rows))
+    return np.asarray(found * unit)

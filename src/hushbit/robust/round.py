@@ -15,19 +15,21 @@ from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
 from hushbit.robust.attacks import CRAFTED, View, against_clip, craft, directed_bits
 from hushbit.robust.comparators import COMPARATORS, robust_mean
-from hushbit.robust.filtered import filtered_tally
+from hushbit.robust.filter import Verdict
+from hushbit.robust.filtered import filtered_estimate, filtered_tally
 from hushbit.tally import Tally
 
 FROM_HISTOGRAM = ("median", "trimmed-mean")
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Removals:
-    """Shares of honest users and of attackers whose ballots were removed."""
+    """Shares of honest users and of attackers whose ballots were removed, and the verdict."""
 
     honest: float
     attackers: float
+    verdict: Verdict
 
 
 def needs_everyone(settings: Settings) -> bool:
@@ -80,13 +82,16 @@ def count_defended(
     counted, verdict = filtered_tally(tally.mechanism, ballots, tally.round_key)
     tally.merge(counted)
     gone = ~verdict.accepted
-    return Removals(_share(gone[~attackers]), _share(gone[attackers]))
+    return Removals(_share(gone[~attackers]), _share(gone[attackers]), verdict)
 
 
 def robust_estimate(
-    settings: Settings, mechanism: Mechanism, tally: Tally, ballots: Ballots | None
-) -> Estimate:
+    settings: Settings, mechanism: Mechanism, tally: Tally, ballots: Ballots | None,
+    removals: Removals | None = None,
+) -> Estimate:  # fmt: skip
     """The estimate, its mean replaced where the defence is another way of averaging."""
+    if removals is not None:
+        return filtered_estimate(mechanism, tally, removals.verdict)
     estimate = mechanism.estimate(tally)
     name = settings.defence
     if name not in COMPARATORS or ballots is None:

@@ -1,0 +1,70 @@
+"""Flower's Ray simulation with a client that does nothing, timed; see peers.py.
+
+python flower_worker.py USERS ROUNDS   ->   one JSON line
+
+The client sends 7 850 numbers back as they came; the server averages them. What is left is the
+simulation itself.
+"""
+
+import importlib.metadata
+import json
+import sys
+import time
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+
+DIM = 7850
+marks: list[float] = []
+
+
+def client() -> ClientApp:
+    """The trivial client."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"num-examples": 5})
+        content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def server(users: int, rounds: int) -> ServerApp:
+    """Plain averaging; notes the time after every round."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        first = ArrayRecord({"weights": Array(np.zeros(DIM, dtype=np.float32))})
+        strategy = FedAvg(
+            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=users,
+            min_available_nodes=users,
+        )  # fmt: skip
+        strategy.start(
+            grid, first, num_rounds=rounds + 1,
+            evaluate_fn=lambda number, arrays: marks.append(time.perf_counter()),
+        )  # fmt: skip
+
+    return app
+
+
+if __name__ == "__main__":
+    # Ray's workers look functions up by module, which __main__ is not for them.
+    import flower_worker
+
+    users, rounds = int(sys.argv[1]), int(sys.argv[2])
+    run_simulation(
+        flower_worker.server(users, rounds), flower_worker.client(), users,
+        backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+    )  # fmt: skip
+    wall = np.diff(flower_worker.marks)[1:]
+    print(json.dumps({
+        "users": users, "wall": float(wall.min()),
+        "flwr": importlib.metadata.version("flwr"), "ray": importlib.metadata.version("ray"),
+    }))  # fmt: skip

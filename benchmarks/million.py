@@ -1,0 +1,114 @@
+"""Rounds of 10 000 and of 1 000 000 users: seconds a user, and peak memory of all processes.
+
+    python benchmarks/million.py [--users 10000 1000000] [--workers 2] [--rounds 1] [--json]
+
+Each run is `hushbit run` in processes of its own: linear model on MNIST, 5 samples a user drawn
+with replacement, one private bit a weight. Memory is sampled from /proc (Linux) while it runs:
+pages that several processes share count once.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+SAMPLE_SECONDS = 0.1
+
+
+def command(users: int, workers: int, rounds: int) -> list[str]:
+    """The run to measure."""
+    options = {
+        "dataset": "mnist", "model": "linear", "users": users, "rounds": rounds, "workers": workers,
+        "mechanism": "cpa", "epsilon-per-bit": 0.5, "radius": 0.02, "evaluate-every": rounds,
+    }  # fmt: skip
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "hushbit", "run", *words, "--replace", "--json"]
+
+
+def family(parent: int) -> list[int]:
+    """A process and all that descend from it."""
+    members = [parent]
+    for process in members:
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                members += [int(child) for child in (thread / "children").read_text().split()]
+    return members
+
+
+def megabytes(process: int) -> float:
+    """Resident memory of a process; pages shared by n processes count as 1/n in each."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+class Peak:
+    """The most memory that a process and its descendants held together."""
+
+    def __init__(self, parent: int) -> None:
+        self.megabytes = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(parent,), daemon=True)
+        self._thread.start()
+
+    def _watch(self, parent: int) -> None:
+        while not self._done.wait(SAMPLE_SECONDS):
+            total = sum(megabytes(process) for process in family(parent))
+            self.megabytes = max(self.megabytes, total)
+
+    def end(self) -> float:
+        """Stop and tell."""
+        self._done.set()
+        self._thread.join()
+        return self.megabytes
+
+
+def measure(users: int, workers: int, rounds: int) -> dict[str, Any]:
+    """One run: its own summary, its memory, its CPU time."""
+    before = os.times()
+    running = subprocess.Popen(command(users, workers, rounds), stdout=subprocess.PIPE, text=True)
+    peak = Peak(running.pid)
+    answer, _ = running.communicate()
+    held, after = peak.end(), os.times()
+    if running.returncode:
+        sys.exit(f"the run of {users} users failed")
+    summary = json.loads(answer)
+    cpu = after.children_user + after.children_system
+    cpu -= before.children_user + before.children_system
+    return {
+        "users": users, "workers": workers, "rounds": rounds, "peak_mb": held,
+        "seconds": summary["seconds"], "cpu_seconds": cpu,
+        "microseconds_a_user": 1e6 * summary["seconds"] / (users * rounds),
+        "snr_db": summary["snr_db"], "test_accuracy": summary["test_accuracy"],
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    asked.add_argument("--users", type=int, nargs="+", default=[10_000, 1_000_000])
+    asked.add_argument("--workers", type=int, default=2)
+    asked.add_argument("--rounds", type=int, default=1)
+    asked.add_argument("--json", action="store_true")
+    options = asked.parse_args()
+    found = [measure(users, options.workers, options.rounds) for users in options.users]
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{'users':>10}{'seconds':>10}{'CPU s':>10}{'us/user':>10}{'peak MB':>10}{'SNR dB':>10}")
+    for row in found:
+        print(
+            f"{row['users']:10}{row['seconds']:10.1f}{row['cpu_seconds']:10.1f}"
+            f"{row['microseconds_a_user']:10.1f}{row['peak_mb']:10.0f}{row['snr_db']:10.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

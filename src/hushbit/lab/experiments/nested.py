@@ -1,0 +1,120 @@
+"""The nested table: one and two bits, with and without randomized response."""
+
+from collections.abc import Sequence
+
+from hushbit.fl.settings import Settings
+from hushbit.lab import published as paper
+from hushbit.lab.experiments.base import Experiment, Findings, Lab, Series, published
+from hushbit.lab.experiments.checks import (
+    at_least_authors,
+    higher_snr,
+    inside_interval,
+    within_decibel,
+    within_points,
+)
+from hushbit.lab.experiments.rates import RATE_CHOICE, nearest_rates
+from hushbit.lab.experiments.schemes import authors, corrected, federation, grid_of
+from hushbit.lab.experiments.sides import Place, measure, tuned_series
+from hushbit.lab.results import Axes, Cell, Check, Metric
+from hushbit.lab.tuning import Grid
+
+METRICS = ("accuracy", "snr_authors_db", "snr_db", "snr_median_db")
+PRIVATE, OPEN = ("CPA", "nested CPA"), ("CPA w/o RR", "nested CPA w/o RR")
+AXES = Axes("table", None, "", False, (
+    Metric("accuracy", "test accuracy (%)"),
+    Metric("snr_authors_db", "SNR as published (20 log10, dB)"),
+    Metric("snr_db", "SNR (10 log10, dB)"),
+    Metric("snr_median_db", "SNR, median over rounds (10 log10, dB)"),
+))  # fmt: skip
+
+
+def find(lab: Lab) -> Findings:
+    """Run the published rows at both code rates; then tune and run ours."""
+    users = paper.NESTED_USERS[:2] if lab.quick else paper.NESTED_USERS
+    places = [Place({"users": k}, federation(lab.rounds_of(30), users=k)) for k in users]
+    rows = [_as_published(scheme, place) for scheme in paper.NESTED for place in places]
+    old, notes = nearest_rates(lab, rows, "snr_authors_db", _wanted)
+    series = [
+        one
+        for scheme in paper.NESTED
+        for one in tuned_series(lab, (scheme,), _fitting(scheme, places), _honest, _grid)
+    ]
+    new = measure(lab, series)
+    cells = _published(users) + old.cells(METRICS) + new.cells(METRICS)
+    return Findings(
+        AXES, tuple(cells), _checks(cells, users), (*CHOICES, *new.tuned),
+        old.privacy + new.privacy, tuple(notes),
+    )  # fmt: skip
+
+
+def _as_published(scheme: str, place: Place) -> Series:
+    more = {"levels": 5} if scheme == "JoPEQ" else {}
+    limit = 1 if len(_fitting(scheme, [place])) == 0 else None
+    settings = authors(scheme, **place.options, **more)
+    return Series(scheme, "authors", settings, place.where, None, limit)
+
+
+def _fitting(scheme: str, places: Sequence[Place]) -> list[Place]:
+    """JoPEQ draws noise for every weight of every user, which takes long with 1000 of them."""
+    return [place for place in places if scheme != "JoPEQ" or place.options["users"] < 1000]
+
+
+def _grid(scheme: str, place: Place) -> Grid:
+    return grid_of(scheme, users=int(place.options["users"]))
+
+
+def _honest(scheme: str, place: Place) -> Settings:
+    more = {"levels": 4} if scheme == "JoPEQ" else {}
+    return corrected(scheme, **place.options, **more)
+
+
+def _wanted(one: Series) -> float:
+    column = paper.NESTED_USERS.index(int(one.where["users"]))
+    return paper.NESTED[one.scheme][column][1]
+
+
+def _published(places: Sequence[int]) -> list[Cell]:
+    made = []
+    for scheme, row in paper.NESTED.items():
+        for users, (accuracy, ratio) in zip(paper.NESTED_USERS, row, strict=True):
+            if users in places:
+                made.append(published(scheme, {"users": users}, "accuracy", accuracy))
+                made.append(published(scheme, {"users": users}, "snr_authors_db", ratio))
+    return made
+
+
+def _checks(cells: list[Cell], users: Sequence[int]) -> tuple[Check, ...]:
+    made = []
+    for k in users:
+        where: dict[str, str | int | float] = {"users": k}
+        if k >= 100:
+            made.append(within_points(cells, where))
+            made += [within_decibel(cells, where, group) for group in (PRIVATE, OPEN)]
+            made.append(inside_interval(cells, where, OPEN))
+        made.append(at_least_authors(cells, where))
+        if k == 1000:
+            made.append(higher_snr(cells, where))
+    return tuple(made)
+
+
+CHOICES = (
+    RATE_CHOICE,
+    "As published: 3 points (nested: 3 x 3) at radius 0.05, nearest point, nothing divided by "
+    "2p - 1, server step 1, JoPEQ with 5 levels; its tally is drawn from its exact law. 30 rounds, "
+    "momentum 0.5 kept between rounds, 5 samples a user, 10 000 validation samples.",
+    "Corrected: two points (nested: 2 x 2), rotated, stochastic rounding, unbiased decoder; "
+    "JoPEQ honest with 4 levels. Rate and radius by validation accuracy on one other seed. With "
+    "1000 users JoPEQ is re-created with one seed and not corrected: a run takes long.",
+    "The paper's JoPEQ has no published code; what is re-created is its definition at radius 0.05.",
+    "SNR: mean over rounds of the ratio of variances, then the logarithm. Where the re-created "
+    "error is almost the update itself, that ratio is 1, as for a server that hears nothing.",
+)
+NESTED = Experiment(
+    "nested",
+    "One-bit and nested CPA, with and without randomized response",
+    "Table V",
+    "Linear model on MNIST with 10, 100 and 1000 users who hold 5 samples each. Test accuracy and "
+    "the ratio of the mean update's variance to that of its error.",
+    "mnist",
+    find,
+)

@@ -1,0 +1,106 @@
+"""Side by side: schemes as published and corrected, at every place of a table or figure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hushbit.fl.settings import Settings
+from hushbit.lab.cells import Outcome
+from hushbit.lab.experiments.base import (
+    Lab,
+    Series,
+    Where,
+    cell_of,
+    cells_of,
+    chosen_text,
+    privacy_lines,
+)
+from hushbit.lab.results import Cell, PrivacyLine
+from hushbit.lab.tuning import Grid
+
+
+@dataclass(frozen=True)
+class Place:
+    """A column of a table or a point of a line: what names it, and the options that make it.
+
+    `tuned_as` names another place whose tuned settings are used here; `at_most` limits seeds.
+    """
+
+    where: Where
+    options: dict[str, Any]
+    x: float | None = None
+    tuned_as: int | None = None
+    at_most: int | None = None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """All series of a comparison with their outcomes."""
+
+    series: tuple[Series, ...]
+    found: tuple[tuple[Outcome, ...], ...]
+
+    def cells(self, metrics: Sequence[str]) -> list[Cell]:
+        """A cell for each series and metric."""
+        return [
+            cell
+            for one, outcomes in zip(self.series, self.found, strict=True)
+            for cell in cells_of(one, outcomes, metrics)
+        ]
+
+    def curves(self) -> list[Cell]:
+        """Validation accuracy by round, a cell for each evaluated round."""
+        return [
+            cell
+            for one, outcomes in zip(self.series, self.found, strict=True)
+            for cell in _curve(one, outcomes)
+        ]
+
+    @property
+    def privacy(self) -> tuple[PrivacyLine, ...]:
+        """What the schemes promise."""
+        return privacy_lines(self.series, self.found)
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """What tuning chose."""
+        corrected = [one for one in self.series if one.variant == "corrected"]
+        return tuple(f"Tuned {chosen_text(one)}" for one in corrected)
+
+
+def measure(lab: Lab, series: Sequence[Series]) -> Sides:
+    """Run every series once for each seed."""
+    return Sides(tuple(series), tuple(tuple(outcomes) for outcomes in lab.measure(series)))
+
+
+Maker = Callable[[str, Place], Settings]
+Gridder = Callable[[str, Place], Grid]
+
+
+def tuned_series(
+    lab: Lab, schemes: Sequence[str], places: Sequence[Place], make: Maker, grid: Gridder
+) -> list[Series]:
+    """Corrected series at all places, with what tuning chose there or at `tuned_as`."""
+    own = [(s, n) for s in schemes for n, p in enumerate(places) if p.tuned_as is None]
+    wanted = [(make(s, places[n]), grid(s, places[n])) for s, n in own]
+    chosen = dict(zip(own, lab.tune(wanted), strict=True))
+    made = []
+    for scheme in schemes:
+        for number, place in enumerate(places):
+            source = number if place.tuned_as is None else place.tuned_as
+            settings = _with_tuned(make(scheme, place), chosen[scheme, source])
+            one = Series(scheme, "corrected", settings, place.where, place.x, place.at_most)
+            made.append(one)
+    return made
+
+
+def _with_tuned(settings: Settings, tuned: Settings) -> Settings:
+    return replace(settings, rate=tuned.rate, radius=tuned.radius, sign_step=tuned.sign_step)
+
+
+def _curve(one: Series, outcomes: Sequence[Outcome]) -> list[Cell]:
+    made = []
+    for points in zip(*(outcome.curve for outcome in outcomes), strict=False):
+        at = replace(one, x=float(points[0][0]))
+        made.append(cell_of(at, "validation", [validation for _, validation, _ in points]))
+    return made

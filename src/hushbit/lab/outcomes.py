@@ -1,0 +1,97 @@
+"""One run of an experiment, from settings to the few figures that are kept of it."""
+
+import math
+import statistics
+import time
+from typing import Any
+
+from hushbit.errors import InvalidInput
+from hushbit.fl.rounds import run_rounds, start
+from hushbit.fl.settings import Settings
+from hushbit.fl.setup import Setup, prepare
+from hushbit.fl.training import TrainingDiverged
+from hushbit.lab.authors import authors_rounds, follows_law
+from hushbit.lab.cells import Outcome, guessing
+
+OUT_OF_RANGE = ("no longer finite", "must stay below", "NaN or infinite", "must be finite")
+
+
+def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
+    """Run the settings; the published code's by its law, all others ballot by ballot."""
+    begun = time.perf_counter()
+    setup = prepare(settings, data)
+    try:
+        if follows_law(settings):
+            rows = list(authors_rounds(setup))
+        else:
+            rows = [made.row() for made in run_rounds(setup, start(setup))]
+    except (TrainingDiverged, InvalidInput) as failure:
+        if not isinstance(failure, TrainingDiverged) and not _out_of_range(failure):
+            raise
+        return guessing(settings, failure, time.perf_counter() - begun)
+    return outcome_of(setup, rows, time.perf_counter() - begun)
+
+
+def _out_of_range(failure: InvalidInput) -> bool:
+    """Whether numbers ran away: mechanisms and server refuse them in words of their own."""
+    return any(words in str(failure) for words in OUT_OF_RANGE)
+
+
+def outcome_of(setup: Setup, rows: list[dict[str, Any]], seconds: float) -> Outcome:
+    """The figures of a run's rows."""
+    tested = [row for row in rows if row.get("test_accuracy") is not None]
+    curve = tuple(
+        (
+            int(row["round"]),
+            _percent(row.get("validation_accuracy")),
+            _percent(row["test_accuracy"]),
+        )
+        for row in tested
+    )
+    ratios = [10 ** (row["snr_db"] / 10) for row in rows if math.isfinite(row["snr_db"])]
+    layers = [row["snr_layers"] for row in rows if math.isfinite(row["snr_layers"])]
+    return Outcome(
+        accuracy=curve[-1][2],
+        validation=curve[-1][1],
+        snr_db=_decibel(ratios, statistics.fmean),
+        snr_median_db=_decibel(ratios, statistics.median),
+        snr_authors_db=_doubled(_decibel(layers, statistics.fmean)),
+        rmse=math.sqrt(statistics.fmean(row["mse"] for row in rows)),
+        curve=curve,
+        privacy=_privacy(setup),
+        seconds=seconds,
+        removed_honest=_mean_percent(rows, "removed_honest"),
+        removed_attackers=_mean_percent(rows, "removed_attackers"),
+        backdoor=_mean_percent(tested[-1:], "backdoor_rate"),
+    )
+
+
+def _percent(share: float | None) -> float:
+    return 0.0 if share is None else round(100 * share, 4)
+
+
+def _mean_percent(rows: list[dict[str, Any]], name: str) -> float | None:
+    """Mean over the rounds that have the figure; None if none has."""
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return round(100 * statistics.fmean(values), 4) if values else None
+
+
+def _decibel(ratios: list[float], middle: Any) -> float | None:
+    typical = middle(ratios) if ratios else 0.0
+    return 10 * math.log10(typical) if typical > 0 else None
+
+
+def _doubled(value: float | None) -> float | None:
+    return None if value is None else 2 * value
+
+
+def _privacy(setup: Setup) -> tuple[str, str, str]:
+    """Pure epsilon per bit (or entry), per message and for a user in all rounds."""
+    guarantee, rounds = setup.mechanism.guarantee, setup.settings.rounds
+    if math.isinf(guarantee.epsilon_per_bit):
+        return "none (eps = inf)", "none (eps = inf)", "none (eps = inf)"
+    return (
+        f"eps = {guarantee.epsilon_per_bit:.4g} per {guarantee.unit}",
+        f"eps = {guarantee.epsilon_per_message():,.4g} (pure, sum over its {guarantee.unit}s)",
+        f"eps = {guarantee.epsilon_per_run(rounds):,.4g} (pure, all {rounds} rounds)",
+    )

@@ -1,0 +1,1 @@
+"""More signal from the same private bits: the radius finds itself, and errors are predicted."""

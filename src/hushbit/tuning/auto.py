@@ -1,0 +1,107 @@
+"""CPA without knobs: rotated, with points that follow the updates by private votes.
+
+The mechanism of a round is immutable; `after(tally)` gives the next round's, from what a server
+sees and nothing else:
+
+    belief  about the median norm, moved by the votes (`belief.py`)
+    signal  power of the mean, from the tally: |mean|² less the known noise (post-processing)
+    ratio   how far out the points lie, by the smallest predicted error (`ratio.py`)
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.checks import length
+from hushbit.decode import Estimate
+from hushbit.errors import InvalidInput
+from hushbit.mechanism import Mechanism
+from hushbit.tally import Tally
+from hushbit.tuning.belief import NormBelief
+from hushbit.tuning.budget import Budget
+from hushbit.tuning.norm_vote import COUNTER, NormVote
+from hushbit.tuning.ratio import best_ratio, predicted
+
+State = dict[str, NDArray[np.float64]]
+
+DOUBT = 1.5
+"""Octaves of doubt about the first guess of a norm."""
+
+CAREFUL = 0.25
+"""Points follow this quantile of the belief: too small costs little, too large is all noise."""
+
+FIRST_SIGNAL = 0.1
+SIGNAL_MEMORY = 0.7
+
+
+class AutoCPA(NormVote):
+    """The mechanism of one round of `CPA.auto`; `after` gives the next one.
+
+    The estimate undoes on average what the points cut off; it is not unbiased for every user, and
+    says so.
+    """
+
+    def __init__(self, budget: Budget, belief: NormBelief, signal: float) -> None:
+        self.budget = budget
+        self.belief = belief
+        self.signal = signal
+        self.choice = best_ratio(budget.users, budget.noise, signal, budget.clips)
+        self.norm = belief.quantile(CAREFUL)
+        inner = budget.mechanism(self.norm, self.choice.ratio)
+        super().__init__(inner, belief.quantile(0.5), budget.vote_epsilon)
+
+    def estimate(self, tally: Tally) -> Estimate:
+        """The mean, enlarged by the gain that fits the norm which this round's votes tell of."""
+        plain = super().estimate(tally)
+        drift = self._believed(tally).quantile(0.5) / self.norm
+        # A few votes may be far off, and the noise grows with the gain: two octaves at most.
+        ratio = self.choice.ratio / min(max(drift, 0.25), 4.0)
+        budget = self.budget
+        gain = predicted(ratio, budget.users, budget.noise, self.signal, budget.clips).gain
+        noise = None if plain.noise is None else plain.noise * gain**2
+        return Estimate(
+            plain.mean * gain, plain.variance * gain**2, plain.count, unbiased=False, noise=noise
+        )
+
+    def after(self, tally: Tally) -> "AutoCPA":
+        """The mechanism of the next round, given this round's tally."""
+        estimate, belief = self.estimate(tally), self._believed(tally)
+        noise = float(estimate.variance.mean()) if estimate.noise is None else estimate.noise
+        power = max(0.0, float(np.mean(estimate.mean**2)) - noise)
+        seen = min(1.0, power * self.dim / belief.quantile(0.5) ** 2)
+        signal = SIGNAL_MEMORY * self.signal + (1 - SIGNAL_MEMORY) * seen
+        return AutoCPA(self.budget, belief, signal)
+
+    def _believed(self, tally: Tally) -> NormBelief:
+        """The belief after this round's votes."""
+        yes = (tally.count + int(tally.counters[COUNTER][0])) // 2
+        return self.belief.learned(self.level, yes, tally.count, float(self.response.beta))
+
+    @property
+    def state(self) -> State:
+        """All that changes from round to round, as arrays for a checkpoint."""
+        return {"belief": self.belief.weights, "signal": np.array([self.signal])}
+
+    def resumed(self, state: State) -> "AutoCPA":
+        """The mechanism of the same budget in a state that `state` gave."""
+        if set(state) != {"belief", "signal"} or state["signal"].shape != (1,):
+            raise InvalidInput("a tuning state holds belief and signal, as AutoCPA.state gives it")
+        return AutoCPA(self.budget, NormBelief(state["belief"]), float(state["signal"][0]))
+
+
+def auto(budget: Budget, first_norm: float) -> AutoCPA:
+    """The first round's mechanism, from a public guess of an update's norm."""
+    if not 1e-20 <= length("first_norm", first_norm) <= 1e10:
+        raise InvalidInput(f"first_norm must be from 1e-20 to 1e10; got {first_norm!r}")
+    return AutoCPA(budget, NormBelief.around(first_norm, DOUBT), FIRST_SIGNAL)
+
+
+def tuned(mechanism: Mechanism, state: State) -> Mechanism:
+    """The mechanism as the state left it; one that does not tune itself as it is."""
+    return mechanism.resumed(state) if isinstance(mechanism, AutoCPA) else mechanism
+
+
+def tuning_state(mechanism: Mechanism, tally: Tally | None = None) -> State:
+    """What a checkpoint keeps of a mechanism, after a round's tally if one is given."""
+    if not isinstance(mechanism, AutoCPA):
+        return {}
+    return (mechanism if tally is None else mechanism.after(tally)).state

@@ -1,0 +1,114 @@
+"""hushbit tally: a run's ballots counted again, damage reported, nothing half written."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+RUN = ("run", "--users", 60, "--rounds", 2, "--mechanism", "cpa", "--epsilon-per-bit", 0.5,
+       "--seed", 4, "--json")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from hushbit.fl.settings import Settings
+    from hushbit.lab.runs import run
+
+    folder = tmp_path_factory.mktemp("stored") / "ballots"
+    run(Settings(users=60, rounds=2, mechanism="cpa", epsilon_per_bit=0.5, seed=4),
+        ballots=folder)  # fmt: skip
+    return folder
+
+
+def test_a_run_keeps_its_ballots_and_the_count_is_the_runs(
+    hushbit: Any, stored: Path, tmp_path: Path
+) -> None:
+    answer = hushbit("tally", stored, "--seed", 4, "--out", tmp_path / "t", "--json")
+    assert answer.code == 0, answer.err
+    report = json.loads(answer.out)
+    assert [(row["round"], row["counted"], row["refused"]) for row in report["rounds"]] == [
+        (0, 60, {}), (1, 60, {}),
+    ]  # fmt: skip
+    names = sorted(path.name for path in (tmp_path / "t").iterdir())
+    assert names == ["report.json", "round-0.mean.npy", "round-0.tally.npz", "round-1.mean.npy",
+                     "round-1.tally.npz"]  # fmt: skip
+    from hushbit.fl.rounds import one_round, start
+    from hushbit.fl.settings import Settings
+    from hushbit.fl.setup import prepare
+
+    setup = prepare(Settings(users=60, rounds=2, mechanism="cpa", epsilon_per_bit=0.5, seed=4))
+    progress = start(setup)
+    before = progress.params.copy()
+    one_round(setup, progress)
+    mean = np.load(tmp_path / "t" / "round-0.mean.npy")
+    assert progress.params.tobytes() == (before + mean).astype(np.float32).tobytes()
+
+
+@pytest.mark.parametrize("decoder", ["median", "trimmed-mean", "shrunken"])
+def test_other_decoders(hushbit: Any, stored: Path, tmp_path: Path, decoder: str) -> None:
+    answer = hushbit("tally", stored, "--seed", 4, "--out", tmp_path / "t", "--decoder", decoder)
+    assert answer.code == 0, answer.err
+    assert np.isfinite(np.load(tmp_path / "t" / f"round-1.{decoder}.npy")).all()
+    assert "counted" in answer.out
+
+
+def test_the_spectral_filter(hushbit: Any, stored: Path, tmp_path: Path) -> None:
+    answer = hushbit("tally", stored, "--seed", 4, "--out", tmp_path / "t", "--filter", "spectral",
+                     "--json")  # fmt: skip
+    rows = json.loads(answer.out)["rounds"]
+    assert all(row["counted"] + row["refused"]["filtered"] == 60 for row in rows)
+
+
+def test_damaged_files_stop_the_count_unless_skipped(
+    hushbit: Any, stored: Path, tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "ballots", tmp_path / "t"
+    shutil.copytree(stored, folder)
+    (folder / "round=0" / "cut.parquet").write_bytes(b"PAR1 and no more")
+    answer = hushbit("tally", folder, "--seed", 4, "--out", out)
+    assert answer.code != 0
+    assert "cut.parquet" in answer.err.replace("\n", "")
+    assert "--skip-damaged" in answer.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ballots"]
+    answer = hushbit("tally", folder, "--seed", 4, "--out", out, "--skip-damaged", "--json")
+    assert answer.code == 0
+    report = json.loads(answer.out)
+    assert [row["counted"] for row in report["rounds"]] == [60, 60]
+    assert list(report["damaged_files"]) == [str(Path("round=0") / "cut.parquet")]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ((), "--secret-file"),
+        (("--seed", 4, "--secret-file", "x"), "--secret-file"),
+        (("--secret-file", "none"), "cannot be read"),
+        (("--seed", 4, "--decoder", "best"), "decoder"),
+        (("--seed", 4, "--filter", "best"), "filter"),
+        (("--seed", 4, "--engine", "spark"), "engine"),
+        (("--seed", 4, "--workers", 0), "workers"),
+        (("--seed", 4, "--fingerprint", "00"), "no readable ballots"),
+    ],
+)
+def test_wrong_options(
+    hushbit: Any, stored: Path, tmp_path: Path, words: tuple[Any, ...], says: str
+) -> None:
+    answer = hushbit("tally", stored, "--out", tmp_path / "t", *words)
+    assert answer.code != 0
+    assert says in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_that_are_none_or_in_the_way(hushbit: Any, stored: Path, tmp_path: Path) -> None:
+    answer = hushbit("tally", tmp_path / "no", "--seed", 4, "--out", tmp_path / "t")
+    assert answer.code != 0
+    assert "no folder" in answer.err
+    answer = hushbit("tally", stored, "--seed", 4, "--out", tmp_path)
+    assert answer.code != 0
+    assert "exists already" in answer.err
+    answer = hushbit(*RUN, "--ballots", stored)
+    assert answer.code != 0
+    assert "do not mix" in answer.err

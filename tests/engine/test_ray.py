@@ -1,0 +1,35 @@
+"""A real local Ray cluster with several workers, one of which is killed."""
+
+from pathlib import Path
+
+import pytest
+
+from engine_jobs import SHARED, bits, count, deadly, jobs, merge, refuse
+from hushbit.engine import Alone, Ray
+from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.flower
+
+
+def test_ray_gives_the_same_bits_and_survives_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=":")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    alone = bits(Alone().run(count, SHARED, jobs(), merge))
+    with Ray(3) as engine:
+        assert engine.workers == 3
+        assert bits(engine.run(count, SHARED, jobs(), merge)) == alone
+        assert bits(engine.run(count, SHARED, deadly(tmp_path / "mark", 4), merge)) == alone
+        assert (tmp_path / "mark.0").exists()
+        with pytest.raises(RefusedBallot, match="another round"):
+            engine.run(refuse, SHARED, jobs(), merge)
+        with pytest.raises(HushbitError, match="more tries"):
+            engine.run(count, SHARED, deadly(tmp_path / "again", 1, times=99), merge)
+
+
+def test_a_running_cluster_brings_its_own_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(InvalidInput, match="RAY_ADDRESS"):
+        Ray(2)

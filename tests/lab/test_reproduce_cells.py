@@ -1,0 +1,108 @@
+"""Cells: found again by their settings, whole or not at all, the same for any number of workers."""
+
+import dataclasses
+
+import pytest
+
+from hushbit.errors import DamagedFile, InvalidInput
+from hushbit.fl.settings import Settings
+from hushbit.lab import cells as store
+from hushbit.lab.cells import Outcome, cell_key, keep_cell, read_cell, run_cells
+from hushbit.lab.outcomes import run_outcome
+from hushbit.lab.tuning import TUNING_SEED, best, candidates
+
+SMALL = Settings(users=8, rounds=2, validation=100, mechanism="cpa", epsilon_per_bit=1.0)
+OUTCOME = Outcome(50.0, 49.0, 1.0, 0.5, 2.0, 0.01, ((1, 48.0, 47.0), (2, 49.0, 50.0)),
+                  ("a", "b", "c"), 0.1)  # fmt: skip
+
+
+def test_keys_follow_what_decides_a_run():
+    key = cell_key(SMALL)
+    assert key == cell_key(dataclasses.replace(SMALL, memory_mb=1.0))
+    assert key == cell_key(dataclasses.replace(SMALL, rate=SMALL.local_rate))
+    for change in ({"seed": 1}, {"rate": 0.2}, {"rounds": 3}, {"rotate": True}, {"users": 9}):
+        assert key != cell_key(dataclasses.replace(SMALL, **change))
+
+
+def test_round_trip(tmp_path):
+    assert read_cell(tmp_path, SMALL) is None
+    keep_cell(tmp_path, SMALL, OUTCOME)
+    assert read_cell(tmp_path, SMALL) == OUTCOME
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"outcome": 3}', '{"outcome": {"curve": []}}'])
+def test_a_damaged_cell_is_refused_by_name(tmp_path, text):
+    (tmp_path / f"{cell_key(SMALL)}.json").write_text(text)
+    with pytest.raises(DamagedFile, match="delete it"):
+        run_cells([SMALL], tmp_path)
+
+
+def test_an_interrupted_reproduction_goes_on(tmp_path, monkeypatch):
+    wanted = [dataclasses.replace(SMALL, seed=seed) for seed in range(4)]
+    done = []
+
+    def compute(settings, folder, data):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(settings.seed)
+        keep_cell(folder, settings, OUTCOME)
+        return OUTCOME
+
+    monkeypatch.setattr(store, "compute", compute)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(wanted, tmp_path)
+    first = list(done)
+    done.clear()
+    heard = []
+    assert (
+        run_cells(wanted[:3], tmp_path, watch=lambda s, kept: heard.append(kept)) == [OUTCOME] * 3
+    )
+    assert set(first) | set(done) == {0, 1, 2}
+    assert heard == [True, True, False]
+
+
+@pytest.mark.slow
+def test_workers_change_nothing(tmp_path):
+    wanted = [dataclasses.replace(SMALL, seed=seed) for seed in (1, 2)]
+    one = run_cells(wanted, tmp_path / "one")
+    two = run_cells(wanted, tmp_path / "two", workers=2)
+    timeless = [dataclasses.replace(made, seconds=0) for made in one]
+    assert timeless == [dataclasses.replace(made, seconds=0) for made in two]
+    assert one[0].accuracy != one[1].accuracy
+
+
+def test_divergence_is_an_outcome():
+    made = run_outcome(dataclasses.replace(SMALL, mechanism="fedavg", epsilon_per_bit=None,
+                                           rate=1e30))  # fmt: skip
+    assert made.diverged
+    assert made.accuracy == 10.0
+    with pytest.raises(InvalidInput):
+        run_outcome(dataclasses.replace(SMALL, users=10**6))
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="cannot hold cells"):
+        run_cells([SMALL], tmp_path / "file" / "cells")
+
+
+def test_candidates_scale_the_radius_with_the_rate():
+    grid = {"rate": (0.1, 0.2), "reach": (0.5, 1.0)}
+    tried = candidates(SMALL, grid)
+    assert [(s.rate, s.radius) for s in tried] == [(0.1, 0.05), (0.1, 0.1), (0.2, 0.1), (0.2, 0.2)]
+    assert {s.seed for s in tried} == {TUNING_SEED}
+
+
+def test_best_takes_accuracy_first_and_the_less_noisy_of_equals():
+    tried = candidates(SMALL, {"rate": (0.1, 0.2, 0.3)})
+
+    def choose(*scores):
+        made = [dataclasses.replace(OUTCOME, validation=v, snr_db=s) for v, s in scores]
+        return best(tried, made).rate
+
+    assert choose((80, 9), (85, 1), (70, 99)) == 0.2
+    assert choose((84.8, 9), (85, 1), (70, 99)) == 0.1
+    assert choose((84.4, 9), (85, 1), (70, 99)) == 0.2
+    assert choose((85, None), (85, None), (85, None)) == 0.1
+    with pytest.raises(InvalidInput):
+        best(tried, [OUTCOME])

@@ -1,0 +1,184 @@
+"""CPA without knobs: what it guarantees, how it follows updates, and that it resumes to the bit."""
+
+import math
+
+import numpy as np
+import pytest
+
+import hushbit as hb
+from hushbit.describe import mechanism_from_description
+from hushbit.errors import InvalidInput
+from hushbit.fl.rounds import start
+from hushbit.fl.settings import Settings
+from hushbit.fl.setup import prepare
+from hushbit.lab.runs import run
+from hushbit.tuning.auto import AutoCPA, tuned, tuning_state
+from hushbit.tuning.norm_vote import NormVote
+
+DIM = 512
+
+
+def one_round(mechanism, vectors, number):
+    key = hb.RoundKey(bytes(32), number)
+    tally = mechanism.tally(key, histogram=False)
+    keys = key.users(np.arange(len(vectors)))
+    tally.add_many(mechanism.encode_many(vectors, keys, hb.SimulationCoins(7)))
+    return tally
+
+
+def followed(mechanism, vectors, rounds):
+    for number in range(rounds):
+        tally = one_round(mechanism, vectors, number)
+        last, mechanism = mechanism, mechanism.after(tally)
+    return last, tally, mechanism
+
+
+def some_users(users, norm, seed=0):
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(users, DIM)) + rng.normal(size=DIM)
+    return norm * vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("norm", [1e-3, 1.0, 200.0])
+def test_points_follow_the_updates(norm):
+    vectors = some_users(600, norm)
+    last, tally, after = followed(hb.CPA.auto(DIM, 600, epsilon_per_bit=1.0), vectors, 25)
+    assert 0.6 < last.level / norm < 1.6
+    estimate, truth = last.estimate(tally), vectors.mean(axis=0)
+    assert not estimate.unbiased
+    error = np.mean((estimate.mean - truth) ** 2)
+    assert error < 0.5 * np.mean(truth**2)
+    # Half of every vector's power is common to all users: the tally alone tells.
+    assert after.signal == pytest.approx(0.5, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "pure", "bits"),
+    [
+        ({"epsilon_per_bit": 0.5}, DIM * 0.5 + 0.5, DIM + 1),
+        ({"epsilon_per_bit": 0.5, "k": 2}, DIM * 0.5 + 0.5, DIM + 1),
+        ({"epsilon_per_bit": 0.5, "bits_per_weight": 0.25}, DIM / 8 + 0.5, DIM // 4 + 1),
+        ({"epsilon_per_bit": 2.0, "bits_per_weight": 2}, DIM * 4 + 2, 2 * DIM + 1),
+        ({"epsilon_per_message": 3.0, "delta": 0.0}, 3.0, None),
+        ({"epsilon_per_bit": math.inf}, math.inf, DIM + 1),
+    ],
+)
+def test_the_guarantee_counts_every_bit_in_every_round(options, pure, bits):
+    mechanism = hb.CPA.auto(DIM, 50, **options)
+    vectors = some_users(50, 5.0)
+    for number in range(3):
+        guarantee = mechanism.guarantee
+        assert guarantee.epsilon_per_message() == pytest.approx(pure, rel=1e-12)
+        assert guarantee.epsilon_per_message() <= pure or options.get("epsilon_per_bit")
+        assert guarantee.message_bits == mechanism.payload_bits
+        assert bits is None or mechanism.payload_bits == bits
+        assert guarantee.k_anonymity >= options.get("k", 1)
+        mechanism = mechanism.after(one_round(mechanism, vectors, number))
+
+
+def test_an_approximate_budget_covers_bits_and_vote():
+    mechanism = hb.CPA.auto(DIM, 50, epsilon_per_message=4.0, delta=1e-5)
+    mechanism = mechanism.after(one_round(mechanism, some_users(50, 5.0), 0))
+    spent = mechanism.guarantee.epsilon_per_message(1e-5)
+    assert 3.95 < spent <= 4.0
+    assert mechanism.inner.guarantee.epsilon_per_message(1e-5) < spent
+
+
+def test_a_client_needs_the_description_only():
+    mechanism = hb.CPA.auto(DIM, 50, epsilon_per_bit=0.5)
+    client = mechanism_from_description(mechanism.description)
+    assert type(client) is NormVote
+    key = hb.RoundKey(bytes(32), 0)
+    tally = mechanism.tally(key)
+    tally.add(client.encode(np.zeros(DIM), key.user(3)))
+    assert mechanism.estimate(tally).count == 1
+
+
+def test_state_brings_a_mechanism_back_to_the_bit():
+    vectors = some_users(40, 3.0)
+    _, _, later = followed(hb.CPA.auto(DIM, 40, epsilon_per_bit=0.5), vectors, 4)
+    again = hb.CPA.auto(DIM, 40, epsilon_per_bit=0.5).resumed(later.state)
+    assert again.fingerprint == later.fingerprint
+    assert again.choice == later.choice
+    next_ones = [m.after(one_round(m, vectors, 9)) for m in (later, again)]
+    assert next_ones[0].state["belief"].tobytes() == next_ones[1].state["belief"].tobytes()
+    assert next_ones[0].fingerprint == next_ones[1].fingerprint
+
+
+def test_other_mechanisms_have_no_state():
+    plain = hb.CPA(DIM, 0.5, 0.1)
+    assert tuning_state(plain) == {}
+    assert tuned(plain, {}) is plain
+
+
+def test_a_run_resumes_to_the_bit(tmp_path):
+    options = {"mechanism": "cpa-auto", "epsilon_per_bit": 1.0, "users": 30, "seed": 2}
+    whole = run(Settings(**options, rounds=6), tmp_path / "whole")
+    stopped = tmp_path / "stopped"
+
+    class Stop(Exception):
+        pass
+
+    def stop(setup, made):
+        if made.number == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(Settings(**options, rounds=6), stopped, watch=stop)
+    rest = run(Settings(**options, rounds=6), stopped, resume=True)
+    plain = [
+        [{k: v for k, v in row.items() if "seconds" not in k} for row in made["history"]]
+        for made in (whole, rest)
+    ]
+    assert plain[0] == plain[1]
+    kept = [np.load(folder / "checkpoint.npz") for folder in (tmp_path / "whole", stopped)]
+    first = start(prepare(Settings(**options, rounds=6))).tuning["belief"]
+    assert kept[0]["tuning belief"].shape == first.shape
+    assert not np.array_equal(kept[0]["tuning belief"], first)
+    assert all(kept[0][name].tobytes() == kept[1][name].tobytes() for name in kept[0].files)
+    assert whole["bits_per_entry"] == (650 + 1) / 650
+
+
+def test_runs_by_message_and_by_bit():
+    made = run(Settings(
+        mechanism="cpa-auto", epsilon_per_message=8.0, message_delta=0.0, users=20, rounds=1,
+    ))  # fmt: skip
+    assert made["epsilon_per_message"] == pytest.approx(8.0)
+    with pytest.raises(InvalidInput, match="epsilon"):
+        run(Settings(mechanism="cpa-auto", users=20, rounds=1))
+    with pytest.raises(InvalidInput, match="radius"):
+        run(Settings(mechanism="cpa-auto", epsilon_per_bit=0.5, radius=0.1, users=20, rounds=1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"epsilon_per_bit": 0.5, "epsilon_per_message": 1.0},
+        {"epsilon_per_message": 1.0},
+        {"epsilon_per_bit": 0.5, "delta": 1e-5},
+        {"epsilon_per_message": 1.0, "delta": 0.0, "k": 2},
+        {"epsilon_per_message": 1.0, "delta": 1.0},
+        {"epsilon_per_bit": 0.0},
+        {"epsilon_per_bit": True},
+        {"epsilon_per_bit": 0.5, "k": 0},
+        {"epsilon_per_bit": 0.5, "bits_per_weight": 1.5},
+        {"epsilon_per_bit": 0.5, "first_norm": 0.0},
+        {"epsilon_per_bit": 0.5, "first_norm": 1e60},
+    ],
+)
+def test_wrong_wishes_are_refused(options):
+    with pytest.raises(InvalidInput):
+        hb.CPA.auto(DIM, 50, **options)
+
+
+def test_wrong_states_are_refused():
+    mechanism = hb.CPA.auto(DIM, 50, epsilon_per_bit=0.5)
+    for state in ({}, {"belief": np.ones(3), "signal": np.ones(1)},
+                  {**mechanism.state, "signal": np.array([np.nan])},
+                  {**mechanism.state, "signal": np.ones(2)}):  # fmt: skip
+        with pytest.raises(InvalidInput):
+            mechanism.resumed(state)
+    with pytest.raises(InvalidInput):
+        mechanism.after(mechanism.tally(hb.RoundKey(bytes(32), 0)))
+    assert isinstance(mechanism, AutoCPA)
