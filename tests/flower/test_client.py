@@ -1,5 +1,6 @@
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp.mod import fixedclipping_mod, message_size_mod
 
 import hushbit as hb
+import hushbit.flower.client as client
 from flower.parts import context, policy, record, shifting_app, train_message
 from hushbit import baselines
 from hushbit.describe import description_text
@@ -126,6 +128,55 @@ def test_the_budget_lasts_over_restarts(tmp_path: Path) -> None:
     assert ask(tmp_path, budget=20.0, delta=0.0).error.reason == "the client's budget is spent"
 
 
+def test_a_spent_client_does_not_train(tmp_path: Path) -> None:
+    limits = {"budget": 30.0, "delta": 0.0}
+    for _ in range(2):
+        assert not ask(tmp_path, **limits).has_error()
+
+    def never(_: Any) -> Any:
+        pytest.fail("a spent client must not train")
+
+    assert ask(tmp_path, shift=never, **limits).error.reason == "the client's budget is spent"
+    assert spent(tmp_path) == 2
+
+
+def test_a_budget_that_lasts_for_just_one_more_is_used_up(tmp_path: Path) -> None:
+    answers = [ask(tmp_path, budget=28.0, delta=0.0).has_error() for _ in range(3)]
+    assert answers == [False, False, True]
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_request_that_expired_costs_nothing(tmp_path: Path, monkeypatch: Any, when: str) -> None:
+    now = [1000.0]
+    trained: list[bool] = []
+    monkeypatch.setattr(client, "time", SimpleNamespace(time=lambda: now[0]))
+
+    def train(arrays: Any) -> Any:
+        trained.append(True)
+        if when == "while":
+            now[0] += 60.0
+        return arrays
+
+    app = shifting_app(train, [HushbitMod(policy(tmp_path))])
+    message = train_message(MODEL, request_entries(description_text(CPA), KEY, ()))
+    message.metadata.created_at, message.metadata.ttl = (1000.0 if when == "while" else 900.0), 50.0
+    assert app(message, context()).error.reason == "the request has expired"
+    assert trained == [True] * (when == "while")
+    assert spent(tmp_path) == 0
+    now[0] = 949.9
+    message.metadata.created_at = 900.0
+    assert when == "while" or not app(message, context()).has_error()
+
+
+def test_a_refusal_is_one_line_of_the_log(tmp_path: Path, monkeypatch: Any) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(client, "log", lambda _, text, *more: said.append(text % more))
+    name = '{"mechanism":"Magic\\nINFO : sending private bits","dim":14}'
+    assert ask(tmp_path, entries={"hushbit-mechanism": name}).has_error()
+    assert "Magic\\nINFO" in said[-1]
+    assert "\n" not in said[-1]
+
+
 def test_a_server_cannot_loosen_the_policy(tmp_path: Path) -> None:
     entries = {"epsilon_per_bit": 99.0, "hushbit-policy": "loose.toml", "budget": 1e9}
     assert ask(tmp_path, hb.CPA(14, 2.0, 0.05), entries=entries).has_error()
@@ -221,8 +272,6 @@ def test_coins_are_fresh_from_the_system(tmp_path: Path, monkeypatch: Any) -> No
 
 
 def test_the_charge_is_on_disk_before_the_ballot_leaves(tmp_path: Path, monkeypatch: Any) -> None:
-    import hushbit.flower.client as client
-
     seen: list[int] = []
     original = client.ballot_record
     monkeypatch.setattr(

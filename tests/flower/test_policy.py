@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from flower.parts import context, policy
+from hushbit import describe
 from hushbit.errors import HushbitError, InvalidInput
 from hushbit.flower import Policy, RequestRefused, load_secret, node_policy
+from hushbit.flower.policy import MECHANISMS, WRAPPERS
 
 TEXT = """
 epsilon_per_bit = 0.5
@@ -56,13 +58,23 @@ def test_a_node_without_a_policy_refuses(tmp_path: Path) -> None:
     "changes",
     [
         {"epsilon_per_bit": 0}, {"epsilon_per_bit": math.nan}, {"budget": True}, {"delta": 1.0},
-        {"l2_clip": -1}, {"mechanisms": ()}, {"mechanisms": "CPA"}, {"metrics": [3]},
+        {"l2_clip": -1}, {"mechanisms": ()}, {"mechanisms": "CPA"}, {"mechanisms": ["cpa"]},
+        {"mechanisms": ["CPA/Rotated"]}, {"mechanisms": ["Magic/CPA"]}, {"mechanisms": [""]},
+        {"metrics": [3]},
         {"ledger": ""}, {"ledger": 3}, {"user": ""},
     ],
 )  # fmt: skip
 def test_senseless_limits_are_refused(tmp_path: Path, changes: Any) -> None:
     with pytest.raises(InvalidInput):
         policy(tmp_path, **changes)
+
+
+def test_the_known_names_are_those_of_the_descriptions(tmp_path: Path) -> None:
+    assert sorted([*MECHANISMS, *WRAPPERS]) == sorted(describe._READERS)
+    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+    for name in (*MECHANISMS, *WRAPPERS):
+        assert f"`{name}`" in page, name
+    assert policy(tmp_path, mechanisms=["Rotated/Subset/CPA"]).mechanisms == ("Rotated/Subset/CPA",)
 
 
 def test_a_secret_is_made_once_and_kept_private(tmp_path: Path) -> None:

@@ -6,8 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedYogi
+from flwr.serverapp.strategy import (
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    FedYogi,
+    Krum,
+)  # fmt: skip
 
+import hushbit.flower.optimizer as optimizer_module
 from flower.parts import LocalGrid, federation, record
 from flower.test_strategy import MODEL, OPEN, add, run, strategy, values
 from hushbit.errors import HushbitError, InvalidInput
@@ -20,6 +30,7 @@ from hushbit.errors import HushbitError, InvalidInput
         lambda: FedAvgM(server_learning_rate=0.5, server_momentum=0.9),
         lambda: FedAdam(eta=0.1, beta_1=0.9, beta_2=0.99),
         lambda: FedYogi(eta=0.1, beta_1=0.9, beta_2=0.99),
+        lambda: FedAdagrad(eta=0.1),
     ],
 )
 def test_flowers_optimizers_do_what_they_do_without_us(tmp_path: Path, make: Any) -> None:
@@ -39,7 +50,9 @@ def test_flowers_optimizers_do_what_they_do_without_us(tmp_path: Path, make: Any
         assert np.allclose(values(result)[name], array.numpy(), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("make", [FedAvg, lambda: FedAvgM(server_momentum=0.9), FedAdam, FedYogi])
+@pytest.mark.parametrize(
+    "make", [FedAvg, lambda: FedAvgM(server_momentum=0.9), FedAdam, FedYogi, FedAdagrad]
+)
 def test_a_killed_server_goes_on_to_the_same_model(tmp_path: Path, make: Any) -> None:
     apps = federation(tmp_path, [add(0.25), add(0.5)], **OPEN)
     whole = run(LocalGrid(apps), strategy(optimizer=make()), rounds=4)
@@ -81,3 +94,63 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoint.npz").write_bytes(b"PK broken")
     with pytest.raises(HushbitError, match="damaged"):
         run(LocalGrid(apps), strategy(folder=tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (FedAdam(eta=0.01), FedAdam(eta=5.0)), (FedAdam(beta_1=0.9), FedAdam(beta_1=0.5)),
+        (FedAvgM(server_momentum=0.9), FedAvgM(server_momentum=0.1)), (FedAdam(), FedYogi()),
+    ],
+)  # fmt: skip
+def test_an_optimizer_with_other_settings_is_refused(
+    tmp_path: Path, first: FedAvg, then: FedAvg
+) -> None:
+    apps, place = federation(tmp_path, [add(0.25)], **OPEN), tmp_path / "run"
+    run(LocalGrid(apps), strategy(optimizer=first, folder=place))
+    with pytest.raises(InvalidInput, match="another optimizer"):
+        run(LocalGrid(apps), strategy(optimizer=then, folder=place), rounds=2)
+    run(LocalGrid(apps), strategy(optimizer=first, folder=place), rounds=2)
+
+
+class OwnFedAvg(FedAvg):
+    """What it overrides would be lost."""
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        FedProx(proximal_mu=0.1), FedMedian(), Krum(), OwnFedAvg(),
+        FedAvg(train_metrics_aggr_fn=lambda replies, key: MetricRecord()),
+        FedAdam(evaluate_metrics_aggr_fn=lambda replies, key: MetricRecord()),
+    ],
+)  # fmt: skip
+def test_what_would_be_lost_of_an_optimizer_is_refused(optimizer: FedAvg) -> None:
+    with pytest.raises(InvalidInput, match=r"optimizer must be|leave it out"):
+        strategy(optimizer=optimizer)
+
+
+def test_sampling_of_an_optimizer_has_no_effect_and_that_is_said(monkeypatch: Any) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(optimizer_module, "log", lambda _, text, *more: said.append(text % more))
+    given = FedAvg(fraction_train=0.5, min_available_nodes=7)
+    strategy(optimizer=given)
+    assert "fraction_train, min_available_nodes" in said[0]
+    assert given.fraction_train == 0.5
+    strategy(optimizer=FedAvg())
+    assert len(said) == 1
+
+
+def test_record_keys_of_an_optimizer_are_used(tmp_path: Path) -> None:
+    seen: list[set[str]] = []
+
+    class Looking(LocalGrid):
+        def push_messages(self, messages: Any) -> Any:
+            kept = list(messages)
+            seen.extend(set(message.content) for message in kept)
+            return super().push_messages(kept)
+
+    apps = federation(tmp_path, [add(0.25)], **OPEN)
+    keys = FedAvg(arrayrecord_key="weights", configrecord_key="settings")
+    run(Looking(apps), strategy(optimizer=keys, evaluate_users=True))
+    assert seen == [{"weights", "settings"}] * 2

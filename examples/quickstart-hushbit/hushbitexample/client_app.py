@@ -7,7 +7,8 @@ from pathlib import Path
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hushbit.flower import HushbitMod, Policy, node_policy
+from hushbit.flower import HushbitMod, Policy, RequestRefused, node_policy
+from hushbit.flower.policy import POLICY_KEY
 from hushbitexample.task import Net, load_part, train
 
 RATE = 0.3
@@ -16,11 +17,14 @@ RATE = 0.3
 def my_policy(context: Context) -> Policy:
     """The policy that this node's operator names; a simulated user has one of its own.
 
-    HUSHBIT_LEDGERS is set by whoever runs a simulation, on the machine that runs it.
+    A node with a policy keeps to it, whatever the run's configuration says. `ledgers` is the
+    folder of a simulation's ledgers: from the run's configuration, else from HUSHBIT_LEDGERS.
     """
-    ledgers = os.environ.get("HUSHBIT_LEDGERS")
-    if ledgers is None:
+    ledgers = str(context.run_config.get("ledgers") or os.environ.get("HUSHBIT_LEDGERS") or "")
+    if POLICY_KEY in context.node_config or not ledgers:
         return node_policy(context)
+    if not Path(ledgers).is_absolute():  # the client's working folder is not that of `flwr run`
+        raise RequestRefused(f"ledgers is {ledgers!r}; name the folder by its whole path")
     Path(ledgers).mkdir(parents=True, exist_ok=True)
     return Policy(
         epsilon_per_bit=2.0,

@@ -151,12 +151,12 @@ ARCHITECTURES_CIFAR = Experiment(
     lambda lab: find_table(lab, ("cnn2",) if lab.quick else ("cnn2", "cnn3")),
 )  # fmt: skip
 CONVERGENCE = Experiment(
-    "convergence", "Learning curves of the linear model", "Fig. 6",
+    "convergence", "Learning curves of the linear model", "Fig. 8",
     "Validation accuracy by round with 1000 users on MNIST; the cells are those of the table.",
     "mnist", lambda lab: find_curves(lab, "linear"),
 )  # fmt: skip
 CONVERGENCE_CNN2 = Experiment(
-    "convergence-cnn2", "Learning curves of CNN2 on CIFAR-10", "Fig. 7",
+    "convergence-cnn2", "Learning curves of CNN2 on CIFAR-10", "Fig. 9",
     "Validation accuracy by round with 1000 users on CIFAR-10.",
     "cifar", lambda lab: find_curves(lab, "cnn2"),
 )  # fmt: skip

@@ -146,11 +146,11 @@ NOTES = (
     "One-bit MVU and two-point CPA are the same mechanism; they differ here by their coins.",
 )
 SNR_EPSILON = Experiment(
-    "snr-epsilon", "SNR against epsilon", "Fig. 4",
+    "snr-epsilon", "SNR against epsilon", "Fig. 6",
     "Linear model on MNIST: variance of the mean update over that of its error, for CPA, Laplace "
     "and signSGD with randomized response.", "mnist", find_snr,
 )  # fmt: skip
 ACCURACY_EPSILON = Experiment(
-    "accuracy-epsilon", "Accuracy against epsilon with few users", "Fig. 5",
+    "accuracy-epsilon", "Accuracy against epsilon with few users", "Fig. 7",
     "Linear model on MNIST with 10 and 50 users: CPA, JoPEQ and MVU.", "mnist", find_accuracy,
 )  # fmt: skip

@@ -41,7 +41,7 @@ CHOICES = (
 )
 NOTES = ("The paper gives this figure without numbers, and no code.",)
 RESNET = Experiment(
-    "resnet", "ResNet-18 with ten users", "Fig. 8",
+    "resnet", "ResNet-18 with ten users", "Fig. 10",
     "Validation accuracy by round of ResNet-18 on CIFAR-100 for several (R, epsilon).", "cifar",
     find, seeds=1,
 )  # fmt: skip
