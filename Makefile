@@ -9,7 +9,7 @@ help:
 	@echo "make demo       set up, then cast and count private ballots"
 	@echo "make test       set up, then lint, type-check and test"
 	@echo "make test-slow  the long tests"
-	@echo "make test-flower  Flower with real processes on loopback"
+	@echo "make test-flower  Flower and Ray with real processes on loopback"
 	@echo "make bench      speed beside NumPy and torch, in one run"
 	@echo "make coverage   line coverage of the core"
 	@echo "make venv       only make $(VENV), with all extras"
@@ -35,7 +35,7 @@ test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
 
 test-flower: $(STAMP)
-	$(BIN)/python -m pytest -m flower tests/flower
+	$(BIN)/python -m pytest -m flower tests
 
 coverage: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=
