@@ -6,8 +6,8 @@ The two take turns; each figure is the best of its repeats. "aggregation" is the
 the bits that arrived to the decoded mean: words drawn again, votes counted, mean read off. "vote"
 is everything between local updates and the mean: the users' encoding and the aggregation.
 
-The peer has the published codebook of one bit, which has 2^R + 1 = 3 points; --points 2 gives it
-the same two points as ours.
+The peer counts the same two points as ours; --points 3 gives it the published codebook of one bit,
+which has 2^R + 1 = 3 points.
 """
 
 import argparse
@@ -126,7 +126,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--users", type=int, default=1000)
     asked.add_argument("--repeats", type=int, default=3)
-    asked.add_argument("--points", type=int, default=3, help="points of the authors' codebook")
+    asked.add_argument("--points", type=int, default=2, help="points of the authors' codebook")
     asked.add_argument("--threads", type=int, help="threads of both; else as many as torch takes")
     asked.add_argument("--data", help="data folder; else HUSHBIT_DATA")
     asked.add_argument("--json", action="store_true")
