@@ -5,23 +5,31 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hushbit.fl.optimizers import ConstantRate
+from hushbit.fl.server import MomentumStep
+from hushbit.fl.settings import Settings
+from hushbit.fl.setup import Setup, prepare
+from hushbit.fl.training import LocalSettings, evaluate, local_updates
 from hushbit.lab.experiments import EXPERIMENTS, Lab, whole_message
+from hushbit.lab.experiments.message_tuning import Choice, Limits, best_choice, rehearsed
 from hushbit.lab.experiments.whole_message import (
+    CLIPPED,
     DELTA,
     EPSILON,
+    SUBSET,
     Scheme,
     _checks,
-    _noise,
     find,
-    mechanisms,
+    limits_of,
     predicted_db,
 )
 
 
 def test_both_schemes_spend_the_budget_and_no_more() -> None:
-    clip, subset = mechanisms(7850, 0.6).values()
+    clip, subset = (limits_of(name, 7850, 0.05).mechanism for name in (CLIPPED, SUBSET))
     assert EPSILON - 1e-3 < clip.guarantee.epsilon_per_message(DELTA) <= EPSILON
     assert subset.guarantee.epsilon_per_message() == EPSILON
     assert subset.payload_bits == 1
@@ -37,10 +45,10 @@ def test_the_prediction_is_signal_over_noise() -> None:
 @pytest.mark.parametrize(("accuracy", "gap", "holds"), [(0.81, 0.3, [True, True]),
                                                         (0.79, -0.6, [False, False])])  # fmt: skip
 def test_checks_can_fail(accuracy: float, gap: float, holds: list[bool]) -> None:
-    mechanism = mechanisms(100, 0.6)["CPA, clip and radius"]
-    noise = _noise(mechanism, 1000) * 10 ** (-gap / 10)
+    limits = limits_of(CLIPPED, 100, 0.05)
+    noise = limits.noise(1000) * 10 ** (-gap / 10)
     row: dict[str, Any] = {"snr_db": 3.0, "mse": noise, "test_accuracy": accuracy}
-    checks = _checks(Scheme("x", mechanism, [[row, row]]), 1000)
+    checks = _checks(Scheme("x", limits, Choice(0.05, 0.8, 0.9), [[row, row]]), 1000)
     assert [check.holds for check in checks] == holds
 
 
@@ -52,14 +60,58 @@ def test_the_experiment_runs_and_goes_on_where_it_was(
     monkeypatch.setattr(
         whole_message, "settings_of",
         lambda lab, seed: type(usual(lab, seed))(
-            **{**vars(usual(lab, seed)), "dataset": "digits"}
+            **{**vars(usual(lab, seed)), "dataset": "digits", "validation": 200}
         ),
     )  # fmt: skip
     seen: list[str] = []
     lab = Lab(tmp_path, (1,), quick=True, rounds=2, watch=lambda name, *_: seen.append(name))
     first = find(lab)
     assert Counter(seen) == {"CPA, clip and radius": 2, "CPA, seeded subset": 2}
-    assert find(lab).cells == first.cells
+    again = find(lab)
+    assert again.cells == first.cells
+    assert again.choices == first.choices
     assert len(seen) == 4
     assert all(math.isfinite(cell.mean) for cell in first.cells)
     assert EXPERIMENTS["whole-message"].find is find
+
+
+class Noiseless(Limits):
+    """Clips and cuts, and adds nothing."""
+
+    def noise(self, users: int) -> float:
+        return 0.0
+
+
+def rehearsal(users: int) -> Setup:
+    """Digits, three rounds, 300 samples held out."""
+    settings = Settings(dataset="digits", users=users, replace=True, rounds=3, mechanism="fedavg",
+                        validation=300)  # fmt: skip
+    return prepare(settings)
+
+
+def test_a_rehearsal_without_noise_is_the_run_of_a_clipped_mean() -> None:
+    setup = rehearsal(50)
+    limits = Noiseless(limits_of(CLIPPED, setup.model.dim, 0.3).mechanism, 0.05, 0.01)
+    found = rehearsed(setup, limits, 0.3, 0.5)
+    params, state = setup.model.init(0), MomentumStep(1.0, 0.5).start(setup.model.dim)
+    for number in range(3):
+        local = LocalSettings(ConstantRate(0.3))
+        (chunk,) = local_updates(setup.model, params, setup.federation, np.arange(50), local,
+                                 round_number=number, seed=0)  # fmt: skip
+        short = chunk.updates * np.minimum(1, 0.05 / np.linalg.norm(chunk.updates, axis=1))[:, None]
+        mean = np.clip(short, -0.01, 0.01).mean(axis=0, dtype=np.float64)
+        params, state = MomentumStep(1.0, 0.5).step(params, mean, state)
+    held = setup.validation
+    wanted = evaluate(setup.model, params, setup.data.train_x[held], setup.data.train_y[held])
+    assert found == pytest.approx(wanted.accuracy, abs=1 / 300)
+
+
+def test_noise_of_few_users_spoils_a_rehearsal_and_the_best_choice_is_the_best() -> None:
+    many, few = rehearsal(100_000), rehearsal(20)
+    limits = limits_of(CLIPPED, many.model.dim, 0.3)
+    assert rehearsed(many, limits, 0.3, 0.5) > rehearsed(few, limits, 0.3, 0.5) + 0.1
+    chosen = best_choice(many, lambda rate: limits_of(CLIPPED, many.model.dim, rate))
+    assert chosen.accuracy >= rehearsed(many, limits_of(CLIPPED, many.model.dim, 0.05), 0.05, 0.0)
+    again = rehearsed(many, limits_of(CLIPPED, many.model.dim, chosen.rate), chosen.rate,
+                      chosen.momentum)  # fmt: skip
+    assert again == chosen.accuracy

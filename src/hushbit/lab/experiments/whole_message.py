@@ -3,27 +3,29 @@
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hushbit.engine import chosen_engine
 from hushbit.field.privunit import optimal_mse
 from hushbit.fl.rounds import run_rounds, start
 from hushbit.fl.settings import Settings
-from hushbit.fl.setup import Setup, prepare
+from hushbit.fl.setup import prepare
 from hushbit.fl.votes import SPAN
 from hushbit.lab.experiments.base import Experiment, Findings, Lab, interval
+from hushbit.lab.experiments.message_tuning import MOMENTA, RATES, Choice, Limits, best_choice
 from hushbit.lab.record import CONFIG, Record
 from hushbit.lab.results import Axes, Cell, Check, Metric, PrivacyLine
-from hushbit.mechanism import Mechanism
+from hushbit.lab.tuning import TUNING_SEED
 from hushbit.privacy.calibration import calibrate
-from hushbit.privacy.planning import noise_per_user
 
 USERS, QUICK_USERS, ROUNDS = 1_000_000, 20_000, 10
 EPSILON, DELTA = 2.6, 1e-5
-RATE, MOMENTUM = 0.05, 0.8
+VALIDATION = 10_000
 NORM = 12.0  # l2 norm of a first gradient of five samples: 11.5 for half of the users
 # Pixels lie in [-1, 1], so no entry of a gradient exceeds 1, and hardly one of five samples 0.5.
-LARGEST, USUAL = 1.0, 0.5
+CLIPPED, SUBSET = "CPA, clip and radius", "CPA, seeded subset"
+REACH = {CLIPPED: 1.0, SUBSET: 0.5}
 ACCURACY, AGREEMENT_DB = 0.80, 0.5
 AXES = Axes(
     "lines", "round", "round", False,
@@ -36,55 +38,52 @@ class Scheme:
     """A way to protect whole messages, and the rounds that it gave, a list for each seed."""
 
     name: str
-    mechanism: Mechanism
+    limits: Limits
+    choice: Choice
     runs: list[list[dict[str, Any]]]
 
-    def figures(self, metric: str) -> list[list[float]]:
-        """The figure of each round, a value for each seed."""
-        return [[float(row[metric]) for row in rows] for rows in zip(*self.runs, strict=True)]
 
-
-def mechanisms(dim: int, clip: float) -> dict[str, Mechanism]:
-    """Both ways to the budget: all bits under an l2 clip, and one bit of full epsilon."""
-    entry = clip / NORM
-    return {
-        "CPA, clip and radius": calibrate(dim, EPSILON, DELTA, clip=clip, radius=LARGEST * entry),
-        "CPA, seeded subset": calibrate(dim, EPSILON, 0.0, clip=clip, radius=USUAL * entry),
-    }
+def limits_of(name: str, dim: int, rate: float) -> Limits:
+    """The budget spent on all bits under an l2 clip, or on one bit; lengths go with the rate."""
+    clip, radius = NORM * rate, REACH[name] * rate
+    delta = DELTA if name == CLIPPED else 0.0
+    return Limits(calibrate(dim, EPSILON, delta, clip=clip, radius=radius), clip, radius)
 
 
 def settings_of(lab: Lab, seed: int) -> Settings:
-    """The run without its mechanism, which no option of a run can name."""
+    """The run before it is tuned, and without its mechanism, which no option of a run can name."""
     return Settings(
         dataset="mnist", model="linear", users=QUICK_USERS if lab.quick else USERS, replace=True,
-        rounds=lab.rounds_of(ROUNDS), mechanism="fedavg", rate=RATE, server="momentum",
-        server_momentum=MOMENTUM, seed=seed,
+        rounds=lab.rounds_of(ROUNDS), mechanism="fedavg", server="momentum", seed=seed,
+        validation=VALIDATION,
     )  # fmt: skip
 
 
 def find(lab: Lab) -> Findings:
-    """Run both schemes and set them beside the planner and PrivUnitG."""
-    schemes: dict[str, Scheme] = {}
-    setup: Setup | None = None
-    for seed in lab.seeds:
-        setup = prepare(settings_of(lab, seed), lab.data)
-        for name, mechanism in mechanisms(setup.model.dim, NORM * RATE).items():
-            rows = _rounds(lab, dataclasses.replace(setup, mechanism=mechanism), name)
-            schemes.setdefault(name, Scheme(name, mechanism, [])).runs.append(rows)
-    assert setup is not None
-    users = setup.settings.users
-    made = list(schemes.values())
+    """Tune and run both schemes, and set them beside the planner and PrivUnitG."""
+    rehearsal = prepare(settings_of(lab, TUNING_SEED), lab.data)
+    users, dim = rehearsal.settings.users, rehearsal.model.dim
+    made = []
+    for name in REACH:
+        choice = best_choice(rehearsal, partial(limits_of, name, dim))
+        one = Scheme(name, limits_of(name, dim, choice.rate), choice, [])
+        one.runs.extend(_rounds(lab, one, seed) for seed in lab.seeds)
+        made.append(one)
     return Findings(
         axes=AXES,
         cells=tuple(cell for one in made for cell in _cells(one, users)),
         checks=tuple(check for one in made for check in _checks(one, users)),
         choices=(
-            "Users draw their 5 samples with replacement: MNIST has 60 000.",
-            f"Rate {RATE:g}, clip {NORM:g} rates, server momentum {MOMENTUM:g}: chosen out of "
-            "45 settings by test accuracy in a simulation of the mean with Gaussian noise of the "
-            "predicted size (no validation set was held out), so accuracy here is optimistic.",
-            f"Radius {LARGEST:g} rate under the clip, which no entry exceeds, and {USUAL:g} rate "
-            "for the subset; no rotation, which would cost more time than training.",
+            "Users draw their 5 samples with replacement, from 50 000 of MNIST's 60 000.",
+            f"Rate and server momentum: the best of rates {_listed(RATES)} with momenta "
+            f"{_listed(MOMENTA)} by accuracy on the {VALIDATION} other samples, in a rehearsal "
+            "with another seed: 2 000 users a round and Gaussian noise of the size predicted for "
+            "all. The test set decides nothing.",
+            *(f"{one.name}: rate {one.choice.rate:g}, momentum {one.choice.momentum:g} "
+              f"({one.choice.accuracy:.1%} in the rehearsal)." for one in made),
+            f"Clip {NORM:g} rates. Radius {REACH[CLIPPED]:g} rate under the clip, which no entry "
+            f"exceeds, and {REACH[SUBSET]:g} rate for the subset; no rotation, which would cost "
+            "more time than training.",
         ),
         privacy=tuple(_privacy(one, len(one.runs[0])) for one in made),
         notes=(
@@ -93,12 +92,19 @@ def find(lab: Lab) -> Findings:
             "is its published error for vectors of the clip's norm.",
             "Every user takes part in every round here; per run the budget composes.",
         ),
-    )
+    )  # fmt: skip
 
 
-def _rounds(lab: Lab, setup: Setup, name: str) -> list[dict[str, Any]]:
+def _listed(numbers: tuple[float, ...]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
+def _rounds(lab: Lab, one: Scheme, seed: int) -> list[dict[str, Any]]:
     """The rounds of one run, gone on with where an interrupted one left off."""
-    settings = setup.settings
+    settings = dataclasses.replace(
+        settings_of(lab, seed), rate=one.choice.rate, server_momentum=one.choice.momentum
+    )
+    setup = dataclasses.replace(prepare(settings, lab.data), mechanism=one.limits.mechanism)
     kept = f"whole-message-{settings.users}-{settings.rounds}-{settings.seed}"
     record = Record(lab.folder / "cells" / kept / setup.mechanism.fingerprint.hex())
     progress, notes = start(setup), {"mechanism": setup.mechanism.description}
@@ -111,7 +117,7 @@ def _rounds(lab: Lab, setup: Setup, name: str) -> list[dict[str, Any]]:
             for made in run_rounds(setup, progress, engine):
                 record.save(progress, made)
                 if lab.watch is not None:
-                    lab.watch(name, made.number, settings.rounds)
+                    lab.watch(one.name, made.number, settings.rounds)
         return record.rows()
     finally:
         record.release()
@@ -123,20 +129,17 @@ def predicted_db(row: dict[str, Any], noise: float) -> float:
     return 10 * math.log10(signal / noise)
 
 
-def _noise(mechanism: Mechanism, users: int) -> float:
-    return noise_per_user(mechanism, NORM * RATE / math.sqrt(mechanism.dim)) / users
-
-
 def _cells(one: Scheme, users: int) -> list[Cell]:
-    ideal = optimal_mse(one.mechanism.dim, EPSILON) * (NORM * RATE) ** 2
-    ideal /= one.mechanism.dim * users
+    dim = one.limits.mechanism.dim
+    ideal = optimal_mse(dim, EPSILON) * one.limits.clip**2 / (dim * users)
+    planned = one.limits.noise(users)
     made = []
     for number, rows in enumerate(zip(*one.runs, strict=True), 1):
         lines = [
             (one.name, "corrected", "accuracy", [100 * row["test_accuracy"] for row in rows]),
             (one.name, "corrected", "snr_db", [float(row["snr_db"]) for row in rows]),
             (one.name, "bound", "snr_db",
-             [predicted_db(row, _noise(one.mechanism, users)) for row in rows]),
+             [predicted_db(row, planned) for row in rows]),
             (f"PrivUnitG on the updates of {one.name}", "bound", "snr_db",
              [predicted_db(row, ideal) for row in rows]),
         ]  # fmt: skip
@@ -150,7 +153,7 @@ def _cells(one: Scheme, users: int) -> list[Cell]:
 
 
 def _checks(one: Scheme, users: int) -> list[Check]:
-    noise = _noise(one.mechanism, users)
+    noise = one.limits.noise(users)
     gaps = [float(row["snr_db"]) - predicted_db(row, noise) for run in one.runs for row in run]
     worst = max(gaps, key=abs)
     last = [float(run[-1]["test_accuracy"]) for run in one.runs]
@@ -163,7 +166,7 @@ def _checks(one: Scheme, users: int) -> list[Check]:
 
 
 def _privacy(one: Scheme, rounds: int) -> PrivacyLine:
-    guarantee = one.mechanism.guarantee
+    guarantee = one.limits.mechanism.guarantee
     pure = guarantee.epsilon_per_message()
     return PrivacyLine(
         scheme=f"{one.name} (corrected)",
