@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hushbit as hb
-from hushbit.kernels.hadamard import reference_transform, transform
 from hushbit.rotation import Rotation
 
 KEY = hb.RoundKey(bytes(32), 3)
@@ -27,18 +26,6 @@ def test_back_undoes_forward_and_norms_stay(dim: int) -> None:
 def test_the_matrix_is_orthogonal(dim: int) -> None:
     matrix = Rotation(dim, b"k" * 32).forward(np.eye(dim))
     assert np.allclose(matrix @ matrix.T, np.eye(dim), atol=1e-12)
-
-
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (2, 1), (4, 3), (8, 16), (64, 17), (32, 40)])
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_transform_equals_its_definition(rows: int, columns: int, kind: type) -> None:
-    matrix = np.random.default_rng(rows).normal(size=(rows, columns)).astype(kind)
-    flat = matrix.reshape(-1).copy()
-    transform(flat, rows, columns)
-    assert (flat.reshape(rows, columns) == reference_transform(matrix)).all()
-    signs = np.array([[(-1) ** (i & j).bit_count() for j in range(rows)] for i in range(rows)])
-    tolerance = 1e-5 if kind == np.float32 else 1e-12
-    assert np.allclose(reference_transform(matrix), signs @ matrix / rows**0.5, atol=tolerance)
 
 
 def test_keys_change_the_rotation() -> None:

@@ -15,7 +15,7 @@ from hushbit.clipping import clipped
 from hushbit.decode import Estimate, check_counted
 from hushbit.errors import InvalidInput
 from hushbit.kernels.chacha import keystream
-from hushbit.kernels.hadamard import transform
+from hushbit.kernels.hadamard import transform, turn_rows
 from hushbit.kernels.threads import spread
 from hushbit.keys import UserKeys, as_words
 from hushbit.mechanism import Mechanism
@@ -41,15 +41,12 @@ class Rotation:
 
     def forward(self, vectors: NDArray[np.floating]) -> NDArray[np.floating]:
         """Turn every row."""
-        turned = vectors * self.signs.astype(vectors.dtype)
+        turned = np.empty(vectors.shape, vectors.dtype)
+        signs = self.signs.astype(vectors.dtype)
+        tail_signs = self.more_signs.astype(vectors.dtype)[: self.rows * self._uneven]
 
         def run(first: int, last: int) -> None:
-            for row in turned[first:last]:
-                transform(row[: self.rows * self.columns], self.rows, self.columns)
-                if self._uneven:
-                    tail = row[self.dim - self.rows :]
-                    tail *= self.more_signs.astype(row.dtype)
-                    transform(tail, self.rows, 1)
+            turn_rows(vectors, signs, tail_signs, self.rows, self.columns, first, last, turned)
 
         spread(run, len(turned))
         return turned

@@ -1,11 +1,17 @@
-"""The fast Walsh–Hadamard transform of the columns of a matrix, in cache."""
+"""The fast Walsh–Hadamard transform of the columns of a matrix, in cache.
+
+Butterflies of step 1, 2, 4, … are taken two or three levels at a time. Every sum has the same two
+terms as one level at a time would give it, so the result has the same bits.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.kernels.jit import njit
 
-COLUMNS = 16  # columns turned together: one cache line of float32
+COLUMNS = 16  # columns gathered together: one cache line of float32
+TOGETHER = 64  # rows gathered before going on to the next column: they stay in the first cache
+APART = 16  # entries between gathered columns, which must not share their sets of the cache
 
 
 def reference_transform(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -22,26 +28,95 @@ def reference_transform(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 @njit
+def turn_rows(
+    vectors: NDArray[np.floating], signs: NDArray[np.floating], tail_signs: NDArray[np.floating],
+    rows: int, columns: int, first: int, last: int, turned: NDArray[np.floating],
+) -> None:  # fmt: skip
+    """Signs and transform of vectors first … last-1; then the last `rows` entries once more.
+
+    Without `tail_signs` there is no second turn.
+    """
+    even = rows * columns
+    for user in range(first, last):
+        row = turned[user]
+        for i in range(row.size):
+            row[i] = vectors[user, i] * signs[i]
+        transform(row[:even], rows, columns)
+        if tail_signs.size:
+            tail = row[row.size - rows :]
+            for i in range(rows):
+                tail[i] *= tail_signs[i]
+            transform_column(tail)
+
+
+@njit
 def transform(flat: NDArray[np.floating], rows: int, columns: int) -> None:
-    """The same in place, on a row-major matrix given as a flat array."""
-    tile = np.empty(rows * min(columns, COLUMNS), flat.dtype)
-    scale = flat.dtype.type(1 / np.sqrt(rows))
+    """The transform in place, on a row-major matrix given as a flat array."""
+    if columns == 1:
+        transform_column(flat)
+        return
+    matrix = flat.reshape(rows, columns)
+    tile = np.empty((min(columns, COLUMNS), rows + APART), flat.dtype)
     for first in range(0, columns, COLUMNS):
         width = min(COLUMNS, columns - first)
-        for r in range(rows):
+        for top in range(0, rows, TOGETHER):
             for c in range(width):
-                tile[r * width + c] = flat[r * columns + first + c]
-        step = width
-        while step < rows * width:
-            for start in range(0, rows * width, 2 * step):
-                low = tile[start : start + step]
-                high = tile[start + step : start + 2 * step]
-                for i in range(step):
-                    a = low[i]
-                    b = high[i]
-                    low[i] = a + b
-                    high[i] = a - b
-            step *= 2
-        for r in range(rows):
+                for r in range(top, min(top + TOGETHER, rows)):
+                    tile[c, r] = matrix[r, first + c]
+        for c in range(width):
+            transform_column(tile[c, :rows])
+        for top in range(0, rows, TOGETHER):
             for c in range(width):
-                flat[r * columns + first + c] = tile[r * width + c] * scale
+                for r in range(top, min(top + TOGETHER, rows)):
+                    matrix[r, first + c] = tile[c, r]
+
+
+@njit
+def transform_column(x: NDArray[np.floating]) -> None:
+    """The transform of one column, in place."""
+    scale = x.dtype.type(1 / np.sqrt(x.size))
+    step = 1
+    if x.size >= 8:
+        eight_neighbours(x)
+        step = 8
+    while 4 * step <= x.size:
+        two_levels(x, step)
+        step *= 4
+    if step < x.size:
+        one_level(x, step)
+    for i in range(x.size):
+        x[i] *= scale
+
+
+@njit
+def eight_neighbours(x: NDArray[np.floating]) -> None:
+    """Butterflies of step 1, 2 and 4."""
+    for first in range(0, x.size, 8):
+        v = x[first : first + 8]
+        a0, a1, a2, a3 = v[0] + v[1], v[0] - v[1], v[2] + v[3], v[2] - v[3]
+        a4, a5, a6, a7 = v[4] + v[5], v[4] - v[5], v[6] + v[7], v[6] - v[7]
+        b0, b1, b2, b3 = a0 + a2, a1 + a3, a0 - a2, a1 - a3
+        b4, b5, b6, b7 = a4 + a6, a5 + a7, a4 - a6, a5 - a7
+        v[0], v[1], v[2], v[3] = b0 + b4, b1 + b5, b2 + b6, b3 + b7
+        v[4], v[5], v[6], v[7] = b0 - b4, b1 - b5, b2 - b6, b3 - b7
+
+
+@njit
+def two_levels(x: NDArray[np.floating], step: int) -> None:
+    """Butterflies of `step`, then of twice the step."""
+    for first in range(0, x.size, 4 * step):
+        p, q = x[first : first + step], x[first + step : first + 2 * step]
+        r, s = x[first + 2 * step : first + 3 * step], x[first + 3 * step : first + 4 * step]
+        for i in range(step):
+            a, b, c, d = p[i] + q[i], p[i] - q[i], r[i] + s[i], r[i] - s[i]
+            p[i], q[i], r[i], s[i] = a + c, b + d, a - c, b - d
+
+
+@njit
+def one_level(x: NDArray[np.floating], step: int) -> None:
+    """Butterflies of one step."""
+    for first in range(0, x.size, 2 * step):
+        low, high = x[first : first + step], x[first + step : first + 2 * step]
+        for i in range(step):
+            a, b = low[i], high[i]
+            low[i], high[i] = a + b, a - b
