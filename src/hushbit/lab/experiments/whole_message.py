@@ -82,8 +82,8 @@ def find(lab: Lab) -> Findings:
             *(f"{one.name}: rate {one.choice.rate:g}, momentum {one.choice.momentum:g} "
               f"({one.choice.accuracy:.1%} in the rehearsal)." for one in made),
             f"Clip {NORM:g} rates. Radius {REACH[CLIPPED]:g} rate under the clip, which no entry "
-            f"exceeds, and {REACH[SUBSET]:g} rate for the subset; no rotation, which would cost "
-            "more time than training.",
+            f"exceeds, and {REACH[SUBSET]:g} rate for the subset. No rotation: under a clip the "
+            "noise does not depend on the radius, and a subset needs a small one.",
         ),
         privacy=tuple(_privacy(one, len(one.runs[0])) for one in made),
         notes=(
