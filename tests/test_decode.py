@@ -1,12 +1,13 @@
 """Decoders: constants, presets realisation by realisation, histograms and robust means."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import hushbit as hb
-from hushbit.decode import gain_and_shift, signal_power
+from hushbit.decode import Shares, gain_and_shift, signal_power
 
 KEY = hb.RoundKey(bytes(32), 3)
 
@@ -84,8 +85,9 @@ def test_biased_histogram_is_a_distribution() -> None:
 def by_hand(shares: list[float], points: int = 5) -> hb.Estimate:
     """An estimate with a given histogram over points on [-1, 1]."""
     mechanism = hb.CPA(dim=1, epsilon_per_bit=1.0, radius=1.0, points=points)
+    reading = replace(mechanism.stages[0].readings["corrected"], gain=1.0, shift=0.0)
     return hb.Estimate(
-        np.zeros(1), np.ones(1), 10, True, (np.array([shares]),), (mechanism.stages[0].points,)
+        np.zeros(1), np.ones(1), 10, True, (Shares(reading, np.array([shares]).T, 1),)
     )
 
 
@@ -136,9 +138,9 @@ def test_shrinking_helps_when_noise_prevails() -> None:
 def test_signal_power_never_leaves_its_range() -> None:
     noise = np.array([2.0])
     for size, count in ((0.0, 5), (100.0, 5), (1.0, 5), (1.0, 1)):
-        power = signal_power(np.full((10, 1), size), noise, count)
+        power = signal_power(np.full((1, 10), size), noise, count)
         assert 0 <= power[0] <= 2.0
-    assert signal_power(np.ones((10, 1)), noise, 1)[0] == 0
+    assert signal_power(np.ones((1, 10)), noise, 1)[0] == 0
 
 
 @pytest.mark.parametrize("mechanism", [
@@ -183,3 +185,16 @@ def test_without_histogram() -> None:
     for ask in (estimate.histogram, estimate.median, estimate.biased_histogram):
         with pytest.raises(hb.InvalidInput, match="histogram=True"):
             ask()
+
+
+def test_an_estimate_stays_as_it_was_when_the_tally_goes_on(round_key: hb.RoundKey) -> None:
+    mechanism = hb.CPA(dim=40, epsilon_per_bit=1.0, radius=1.0, points=4)
+    updates = np.random.default_rng(3).uniform(-1, 1, (8, 40))
+    ballots = mechanism.encode_many(updates, round_key.users(range(8)), hb.SeededCoins(1))
+    tally = mechanism.tally(round_key)
+    tally.add_many(ballots[:4])
+    estimate = mechanism.estimate(tally)
+    before = estimate.histogram()
+    tally.add_many(ballots[4:])
+    assert np.array_equal(estimate.histogram(), before)
+    assert not np.array_equal(mechanism.estimate(tally).histogram(), before)

@@ -43,19 +43,72 @@ def noise_power(points: Points, gain: Fraction, rho: Fraction) -> Floats:
 def signal_power(pull: Floats, noise: Floats, count: int) -> Floats:
     """Mean square of the users' common signal, from the tally alone, never below zero.
 
-    `pull` is gain · W / K for all blocks. Users' own deviations from their mean are invisible in
-    the bits, so this is at most the power that the exact variance formula subtracts.
+    `pull` is gain · W / K, (coordinates, blocks). Users' own deviations from their mean are
+    invisible in the bits, so this is at most the power that the exact variance formula subtracts.
     """
     if count < 2:
         return np.zeros_like(noise)
-    raw = ((pull**2).mean(axis=0) - noise / count) / (1 - 1 / count)
-    return np.asarray(np.clip(raw, 0.0, noise))
+    power = np.add.reduce(pull * pull, axis=1) / pull.shape[1]
+    raw = (power - noise / count) / (1 - 1 / count)
+    return np.asarray(np.minimum(np.maximum(raw, 0.0), noise))
 
 
-def level_power(shares: Floats, points: Points, shift: float) -> Floats:
-    """Mean square of the users' points about the decoder's centre, from the unbiased histogram."""
-    pull = points.positions - shift * points.positions.sum(axis=0)
-    return np.asarray(np.maximum(shares.mean(axis=0) @ pull**2, 0.0))
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """How one decoder reads the counters of a stage of L coordinates.
+
+    centre  shift · sum_j q_j, what the mean has on top of the pull
+    noise   gain² · E[w_i²] of one user
+    level   squared distance of every point from the centre, (N, L)
+    """
+
+    points: Points
+    gain: float
+    shift: float
+    centre: Floats
+    noise: Floats
+    level: Floats
+
+    @classmethod
+    def of(cls, points: Points, decoder: str, beta: Fraction, rho: Fraction) -> "Reading":
+        """The constants of a decoder, exact before they are rounded."""
+        gain, shift = gain_and_shift(decoder, beta, rho)
+        centre = float(shift) * points.positions.sum(axis=0)
+        level = (points.positions - centre) ** 2
+        noise = noise_power(points, gain, rho)
+        return cls(points, float(gain), float(shift), centre, noise, level)
+
+    def pull(self, counter: NDArray[np.int64], count: int, votes: bool) -> Floats:
+        """gain · W / K, (L, blocks), from votes for the points or from sums of coordinates."""
+        space = self.points.basis
+        if votes:
+            space = self.points.positions[: len(counter)]
+            if len(counter) < self.points.size:
+                space = space - self.points.positions[-1]
+        space = space * (self.gain / count)
+        # NumPy has no fast product of whole numbers and floats, and a line needs none.
+        return counter * space[0, 0] if space.size == 1 else np.asarray(space.T @ counter)
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """The unbiased histogram of one stage, computed when it is asked for."""
+
+    reading: Reading
+    votes: NDArray[np.int64]
+    count: int
+
+    def histogram(self) -> Floats:
+        """Share of users at each point, (blocks, N)."""
+        votes = stage_votes(self.votes, self.reading.points)
+        return np.asarray(self.reading.gain / self.count * votes + self.reading.shift).T
+
+    def level_power(self) -> Floats:
+        """Mean square of the users' points about the decoder's centre, for each coordinate."""
+        total = stage_votes(np.add.reduce(self.votes, axis=1), self.reading.points)
+        scale = self.reading.gain / (self.count * self.votes.shape[1])
+        shares = total * scale + self.reading.shift
+        return np.asarray(np.maximum(shares @ self.reading.level, 0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,18 +124,17 @@ class Estimate:
     variance: Floats
     count: int
     unbiased: bool
-    histograms: tuple[Floats, ...] | None = field(repr=False, default=None)
-    points: tuple[Points, ...] = field(repr=False, default=())
+    shares: tuple[Shares, ...] = field(repr=False, default=())
     noise: float | None = field(repr=False, default=None)
 
     def histogram(self, stage: int = 0) -> Floats:
         """Share of users at each point, (blocks, N), unbiased: entries may be negative."""
-        if self.histograms is None:
+        if not self.shares:
             raise InvalidInput(
                 "this estimate has no histogram: tally with histogram=True, by a mechanism of "
                 "points and words, without rotation"
             )
-        return self.histograms[whole("stage", stage, 0, len(self.histograms) - 1)]
+        return self.shares[whole("stage", stage, 0, len(self.shares) - 1)].histogram()
 
     def biased_histogram(self, stage: int = 0) -> Floats:
         """The histogram with negative entries cut and the rest renormalised: biased."""
@@ -109,17 +161,14 @@ class Estimate:
 
     def _between(self, low: float, high: float) -> Floats:
         """Mean of the quantiles between two levels of the biased histogram, summed over stages."""
-        total = np.zeros(self._blocks_shape())
-        for stage, points in enumerate(self.points):
+        total = np.zeros((self.histogram().shape[0], self.shares[0].reading.points.dim))
+        for stage, points in enumerate(one.reading.points for one in self.shares):
             share = self.biased_histogram(stage)
             for axis in range(points.dim):
                 position = points.positions[:, axis]
                 order = np.argsort(position, kind="stable")
                 total[:, axis] += _quantile_mean(share[:, order], position[order], low, high)
         return total.reshape(-1)[: self.mean.size]
-
-    def _blocks_shape(self) -> tuple[int, int]:
-        return self.histogram().shape[0], self.points[0].dim
 
 
 def _quantile_mean(share: Floats, position: Floats, low: float, high: float) -> Floats:
@@ -133,8 +182,8 @@ def _quantile_mean(share: Floats, position: Floats, low: float, high: float) -> 
 
 
 def stage_votes(counter: NDArray[np.int64], points: Points) -> NDArray[np.int64]:
-    """Votes for every point, (N, blocks): for even N the last row is minus the others' sum."""
-    if counter.shape[0] == points.size:
+    """Votes for every point, (N, ...): for even N the last row is minus the others' sum."""
+    if len(counter) == points.size:
         return counter
     return np.concatenate([counter, -counter.sum(axis=0, keepdims=True)])
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.decode import DECODERS, gain_and_shift, noise_power
+from hushbit.decode import DECODERS, Reading
 from hushbit.errors import RefusedBallot
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.count import TILE_VOTES, count_tiles, count_two_points
@@ -47,13 +47,11 @@ class Stage:
         return correlation(self.points.size)
 
     @cached_property
-    def decoders(self) -> dict[str, tuple[float, float, NDArray[np.float64]]]:
-        """Gain, shift and noise power of one user's pull, by decoder; exact before rounding."""
-        made = {}
-        for name in DECODERS:
-            gain, shift = gain_and_shift(name, self.response.beta, self.rho)
-            made[name] = float(gain), float(shift), noise_power(self.points, gain, self.rho)
-        return made
+    def readings(self) -> dict[str, Reading]:
+        """What each decoder makes of the counter."""
+        return {
+            name: Reading.of(self.points, name, self.response.beta, self.rho) for name in DECODERS
+        }
 
     @property
     def columns(self) -> int:
@@ -69,13 +67,6 @@ class Stage:
     def keeps_votes(self, counter: NDArray[np.int64]) -> bool:
         """Whether a counter holds votes for the points rather than sums of coordinates."""
         return bool(counter.shape[0] == self.columns)
-
-    def coordinate_sums(self, votes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Sums of integer coordinates, (dim, blocks), from the votes that a counter keeps."""
-        coords = self.points.coords
-        pulls = (coords[: len(votes)] - (coords[-1] if len(votes) < len(coords) else 0)).T
-        # NumPy has no fast product of whole numbers, and two points need none.
-        return pulls * votes if pulls.size == 1 else np.asarray(pulls @ votes)
 
     def check_padding(self, part: NDArray[np.uint8], blocks: int) -> None:
         """Refuse set bits beyond the last block."""

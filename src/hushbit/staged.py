@@ -3,16 +3,9 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hushbit.checks import choice
-from hushbit.decode import (
-    DECODERS,
-    Estimate,
-    level_power,
-    signal_power,
-    stage_votes,
-)
+from hushbit.decode import DECODERS, Estimate, Shares, signal_power
 from hushbit.tally import Tally
 
 if TYPE_CHECKING:
@@ -39,36 +32,37 @@ def decode_stages(cpa: "CPA", tally: Tally, decoder: str) -> Estimate:
     """
     choice("decoder", decoder, DECODERS)
     count, size = tally.count, cpa.block_size
-    mean = np.zeros((cpa.blocks, size))
-    by_signal, largest = np.zeros(size), np.zeros(size)
-    by_levels = np.full(size, rounding_power(cpa) / size)
-    histograms: list[NDArray[np.float64]] = []
+    mean = np.zeros((size, cpa.blocks))
+    by_signal = largest = np.zeros(size)
+    by_levels = np.array([rounding_power(cpa) / size] * size)
+    shares: list[Shares] = []
     for stage in cpa.stages:
-        gain, shift, noise = stage.decoders[decoder]
-        counter = tally.counters[stage.name]
-        by_levels += noise
-        if stage.keeps_votes(counter):
-            votes = stage_votes(counter, stage.points)
-            histograms.append(np.asarray(gain / count * votes + shift).T)
-            counter = stage.coordinate_sums(counter)
+        counter, reading = tally.counters[stage.name], stage.readings[decoder]
+        votes = stage.keeps_votes(counter)
+        pull = reading.pull(counter, count, votes)
+        by_signal = by_signal + reading.noise - signal_power(pull, reading.noise, count)
+        by_levels = by_levels + reading.noise
+        largest = largest + reading.noise
+        mean += pull
+        if reading.shift:
+            mean += reading.centre[:, None]
+        if votes:
+            # A tally may go on counting; what was learnt of it so far stays as it is.
+            shares.append(Shares(reading, counter.copy(), count))
             if decoder == "corrected":
-                by_levels -= level_power(histograms[-1], stage.points, shift)
-        pull = gain / count * (counter.T @ stage.points.basis)
-        by_signal += noise - signal_power(pull, noise, count)
-        largest += noise
-        mean += pull + shift * stage.points.positions.sum(axis=0)
+                by_levels = by_levels - shares[-1].level_power()
     if cpa.rounding == "subtractive":
         lattice = cpa.quantizer.points.lattice
-        mean -= tally.counters["dither"] * (DITHER_UNIT / count) @ lattice.generator
-        by_signal += lattice.second_moment / size
-        largest += lattice.second_moment / size
-    variance = np.tile(np.clip(by_levels, 0.0, by_signal) / count, cpa.blocks)
+        mean -= (tally.counters["dither"] * (DITHER_UNIT / count) @ lattice.generator).T
+        by_signal = by_signal + lattice.second_moment / size
+        largest = largest + lattice.second_moment / size
+    variance = np.empty((cpa.blocks, size))
+    variance[:] = np.minimum(np.maximum(by_levels, 0.0), by_signal) / count
     return Estimate(
-        mean=mean.reshape(-1)[: cpa.dim],
-        variance=variance[: cpa.dim],
+        mean=mean.T.reshape(-1)[: cpa.dim],
+        variance=variance.reshape(-1)[: cpa.dim],
         count=count,
         unbiased=decoder == "corrected" and cpa.rounding != "nearest",
-        histograms=tuple(histograms) if len(histograms) == len(cpa.stages) else None,
-        points=tuple(stage.points for stage in cpa.stages),
+        shares=tuple(shares) if len(shares) == len(cpa.stages) else (),
         noise=float(largest.mean()) / count,
     )

@@ -112,7 +112,7 @@ class Subset(Mechanism):
         pull = float(gain) * weight / tally.count * (tally.counters["sum"].T @ stage.points.basis)
         noise = weight * noise_power(stage.points, gain, stage.rho)
         mean = pull + float(shift) * stage.points.positions.sum(axis=0)
-        variance = (noise - signal_power(pull, noise, tally.count)) / tally.count
+        variance = (noise - signal_power(pull.T, noise, tally.count)) / tally.count
         return Estimate(
             mean=mean.reshape(-1)[: self.dim],
             variance=np.tile(variance, self.inner.blocks)[: self.dim],

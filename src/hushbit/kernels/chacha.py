@@ -35,12 +35,18 @@ def reference_blocks(states: U32) -> U32:
 
 
 if HAVE_NUMBA:
-    from hushbit.kernels.chacha_vector import blocks8
+    from hushbit.kernels.chacha_vector import blocks8, mixed8
 else:  # pragma: no cover - exercised by a test in a process without Numba
 
     def blocks8(states: U32, out: U32) -> None:
         """Eight blocks from `states` (16·8 words, word-major) into `out` (8·16 words)."""
         out[:] = reference_blocks(states.reshape(WORDS, LANES)).reshape(-1)
+
+    def mixed8(states: U32, key: U32, text: NDArray[np.uint8], out: U32) -> None:
+        """out = text XOR eight blocks under `key`; a shorter text is followed by zeros."""
+        set_key(states, key)
+        blocks8(states, out)
+        out.view(np.uint8)[: text.size] ^= text
 
 
 @njit

@@ -64,29 +64,65 @@ def _slot(builder: Any, base: Any, index: int) -> Any:
     return builder.gep(base, [ir.Constant(INT64, index)])
 
 
+def _pointer(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(data, VECTOR.as_pointer())
+
+
+def _blocks(builder: Any, start: list[Any]) -> list[Any]:
+    """The sixteen vectors of output, in the order of bytes, from the sixteen of a state."""
+    kept = [cgutils.alloca_once_value(builder, value) for value in start]
+    with cgutils.for_range(builder, ir.Constant(INT64, 10)):
+        x = [builder.load(slot) for slot in kept]
+        _double_round(builder, x)
+        for slot, value in zip(kept, x, strict=True):
+            builder.store(value, slot)
+    done = [builder.add(builder.load(k), s) for k, s in zip(kept, start, strict=True)]
+    halves = _transpose(builder, done[:LANES]), _transpose(builder, done[LANES:])
+    return [halves[half][block] for block in range(LANES) for half in range(2)]
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def blocks8(typingctx: Any, states_type: Any, out_type: Any) -> tuple[Any, Callable[..., Any]]:
     """Eight blocks from `states` (16·8 words, word-major) into `out` (8·16 words)."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         source, target = (
-            builder.bitcast(context.make_array(kind)(context, builder, value).data,
-                            VECTOR.as_pointer())
-            for kind, value in zip(signature.args, args, strict=True)
-        )  # fmt: skip
+            _pointer(context, builder, *pair) for pair in zip(signature.args, args, strict=True)
+        )
         start = [builder.load(_slot(builder, source, word), align=4) for word in range(WORDS)]
-        kept = [cgutils.alloca_once_value(builder, value) for value in start]
-        with cgutils.for_range(builder, ir.Constant(INT64, 10)):
-            x = [builder.load(slot) for slot in kept]
-            _double_round(builder, x)
-            for slot, value in zip(kept, x, strict=True):
-                builder.store(value, slot)
-        done = [builder.add(builder.load(k), s) for k, s in zip(kept, start, strict=True)]
-        halves = _transpose(builder, done[:LANES]), _transpose(builder, done[LANES:])
-        for block in range(LANES):
-            for half in range(2):
-                slot = _slot(builder, target, 2 * block + half)
-                builder.store(halves[half][block], slot, align=4)
+        for index, made in enumerate(_blocks(builder, start)):
+            builder.store(made, _slot(builder, target, index), align=4)
         return context.get_dummy_value()
 
     return types.void(states_type, out_type), emit
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def mixed8(
+    typingctx: Any, states_type: Any, key_type: Any, text_type: Any, out_type: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """out = text XOR eight blocks under `key` (8 words); the rest of the state as in `states`.
+
+    `text` must have 512 bytes from its start on, wherever its array ends.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source, key, text, target = (
+            _pointer(context, builder, *pair) for pair in zip(signature.args, args, strict=True)
+        )
+        words = builder.bitcast(key, INT32.as_pointer())
+        start = []
+        for word in range(WORDS):
+            if 4 <= word < 12:
+                one = builder.load(_slot(builder, words, word - 4), align=4)
+                row = builder.insert_element(_constant([0] * LANES), one, ir.Constant(INT32, 0))
+                start.append(builder.shuffle_vector(row, row, _constant([0] * LANES)))
+            else:
+                start.append(builder.load(_slot(builder, source, word), align=4))
+        for index, made in enumerate(_blocks(builder, start)):
+            given = builder.load(_slot(builder, text, index), align=1)
+            builder.store(builder.xor(made, given), _slot(builder, target, index), align=4)
+        return context.get_dummy_value()
+
+    return types.void(states_type, key_type, text_type, out_type), emit

@@ -8,7 +8,7 @@ Tiles are independent, so threads never share a counter and the result does not 
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.kernels.chacha import blocks8, fill_states, set_key
+from hushbit.kernels.chacha import blocks8, fill_states, mixed8, set_key
 from hushbit.kernels.jit import njit
 
 TILE_BYTES = 512
@@ -156,12 +156,16 @@ def count_two_points(
     keys: NDArray[np.uint32], tag: int, stage: int, payload: NDArray[np.uint8],
     first: int, last: int, counters: NDArray[np.int64],
 ) -> None:  # fmt: skip
-    """`count_tiles` for two points, whose words are one bit: nothing is copied on the way."""
+    """`count_tiles` for two points, whose words are one bit: nothing is copied on the way.
+
+    The rows of `payload` must follow each other without gaps.
+    """
     votes, users = counters.size, keys.shape[0]
     states = np.empty(128, np.uint32)
     fill_states(states, keys[0], tag, stage, 0, 0)
     group = np.zeros(GROUP * TILE_WORDS, np.uint64)
-    words, cast = group.view(np.uint32), group.view(np.uint8)
+    words = group.view(np.uint32)
+    padded = np.zeros(TILE_BYTES, np.uint8)
     planes = np.zeros(PLANES * TILE_WORDS, np.uint64)
     for tile in range(first, last):
         start = tile * TILE_VOTES
@@ -173,12 +177,13 @@ def count_two_points(
         for base in range(0, users, GROUP):
             present = min(GROUP, users - base)
             for u in range(present):
-                set_key(states, keys[base + u])
-                blocks8(states, words[u * 128 : (u + 1) * 128])
-                into = cast[u * TILE_BYTES : u * TILE_BYTES + width]
+                into = words[u * 128 : (u + 1) * 128]
                 row = payload[base + u, tile * TILE_BYTES : tile * TILE_BYTES + width]
-                for i in range(width):
-                    into[i] ^= row[i]
+                # Votes beyond the last are never flushed, so a row may run on into the next one.
+                if (base + u) * payload.shape[1] + tile * TILE_BYTES + TILE_BYTES > payload.size:
+                    padded[:width] = row
+                    row = padded[:width]
+                mixed8(states, keys[base + u], row, into)
             group[present * TILE_WORDS :] = np.uint64(0)
             add_group(group, planes)
             held += 1

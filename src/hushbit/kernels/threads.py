@@ -1,19 +1,20 @@
 """Splitting kernels over threads; results never depend on how many there are."""
 
 import os
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
+from queue import SimpleQueue
 
 from hushbit.checks import whole
 
 _setting = {"threads": 0}
-_pools: dict[int, ThreadPoolExecutor] = {}
+_crews: dict[int, "SimpleQueue[_Share]"] = {}
 
 
 def _forget() -> None:
     # A forked child has none of its parent's threads, so it must not wait for them.
-    _pools.clear()
+    _crews.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -44,16 +45,54 @@ def spread(run: Callable[[int, int], None], parts: int) -> None:
     if workers <= 1:
         run(0, parts)
         return
-    pool = _pools.get(workers)
-    if pool is None:
-        pool = _pools.setdefault(workers, ThreadPoolExecutor(workers - 1, "hushbit"))
-    shares = list(pairwise(parts * share // workers for share in range(workers + 1)))
-    jobs = [pool.submit(run, low, high) for low, high in shares[1:]]
+    bounds = list(pairwise(parts * share // workers for share in range(workers + 1)))
+    shares = [_Share(run, low, high) for low, high in bounds[1:]]
+    jobs = _crew(workers - 1)
+    for share in shares:
+        jobs.put(share)
     # The caller takes a share itself: waking one thread less is worth it for small jobs.
     try:
-        run(*shares[0])
+        run(*bounds[0])
     finally:
         # Nobody may write into the arrays any more when the caller goes on, even after an error.
-        wait(jobs)
-    for job in jobs:
-        job.result()
+        for share in shares:
+            share.wait()
+    for share in shares:
+        if share.error is not None:
+            raise share.error
+
+
+class _Share:
+    """A part of the work in another thread. A `Future` does the same, with far more locks."""
+
+    def __init__(self, run: Callable[[int, int], None], first: int, last: int) -> None:
+        self.run, self.first, self.last = run, first, last
+        self.error: BaseException | None = None
+        self.busy = threading.Lock()
+        self.busy.acquire()
+
+    def do(self) -> None:
+        try:
+            self.run(self.first, self.last)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.busy.release()
+
+    def wait(self) -> None:
+        self.busy.acquire()
+
+
+def _crew(size: int) -> "SimpleQueue[_Share]":
+    """The queue of so many threads that wait for work; started once."""
+    jobs = _crews.get(size)
+    if jobs is None:
+        jobs = _crews.setdefault(size, SimpleQueue())
+        for _ in range(size):
+            threading.Thread(target=_work, args=(jobs,), name="hushbit", daemon=True).start()
+    return jobs
+
+
+def _work(jobs: "SimpleQueue[_Share]") -> None:
+    while True:
+        jobs.get().do()
