@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from hushbit.errors import InvalidInput
 from hushbit.fl import partition
-from hushbit.fl.partition import Federation
+from hushbit.fl.batches import draw_batch, user_keys
+from hushbit.fl.partition import EvenStarts, Federation
 
 LABELS = np.repeat(np.arange(10), 30)
 WRITERS = np.arange(300) % 7 * 100
@@ -130,3 +131,34 @@ def test_more_users_than_samples_says_what_to_do() -> None:
     parts = partition.per_user(LABELS, 1000, rng(), 5, replace=True)
     assert parts.shape == (1000, 5)
     assert parts.max() < 300
+
+
+def test_even_users_are_stored_without_starts_and_read_alike() -> None:
+    parts = rng(7).integers(0, 300, (40, 3))
+    images = np.zeros((300, 1, 2, 2), np.uint8)
+    even, ragged = (Federation.of(images, LABELS, held) for held in (parts, list(parts)))
+    assert isinstance(even.starts, EvenStarts)
+    assert not isinstance(ragged.starts, EvenStarts)
+    assert np.array_equal(even.counts, ragged.counts)
+    assert (even.users, even.largest) == (ragged.users, ragged.largest) == (40, 3)
+    users = np.array([0, 7, 39])
+    keys = user_keys(1, 2, users)
+    for size in (2, 3, 5):
+        one, other = (draw_batch(who, users, keys, 1, size) for who in (even, ragged))
+        assert np.array_equal(one.rows, other.rows)
+        assert np.array_equal(one.present, other.present)
+    assert all(np.array_equal(even.held_by(u), parts[u]) for u in range(40))
+
+
+def test_members_take_as_few_bytes_as_they_need() -> None:
+    for largest, size in ((2**16 - 1, 2), (2**16, 4), (2**31 - 1, 4), (2**31, 8)):
+        kept = partition.compact(np.array([0, largest]))
+        assert kept.itemsize == size
+        assert kept.astype(np.int64).tolist() == [0, largest]
+        assert (kept - np.array([1, 1])).tolist() == [-1, largest - 1]
+
+
+def test_drawing_in_pieces_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "DRAWN_AT_ONCE", 7)
+    pieces = partition.per_user(LABELS, 50, rng(3), 3, replace=True)
+    assert np.array_equal(pieces, rng(3).integers(0, 300, size=(50, 3)))

@@ -110,7 +110,7 @@ def _parts(
         assert data.train_writers is not None
         parts = partition.by_writer(data.train_writers[training], rng, users)
     if isinstance(parts, np.ndarray):
-        return training[parts]
+        return partition.compact(training)[parts]
     return [training[part] for part in parts]
 
 
