@@ -2,26 +2,38 @@
 
 A convolution is one matrix product over gathered patches: batched over users this becomes one
 batched product, whose result does not depend on the number of threads (the library's grouped
-convolution does).
+convolution does). Weights with a leading dimension of users are those of `per_user`.
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from hushbit.fl.per_user import SharedConvolution, SharedDense
 
 BATCH_NORM_EPSILON = 1e-5
 
 
 def dense(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x W^T + b for x of shape (batch, in) and W of shape (out, in)."""
+    if weight.dim() == 3:
+        return cast(Tensor, SharedDense.apply(x, weight, bias))
     return F.linear(x, weight, bias)
 
 
 def output_size(size: int, kernel: int, stride: int = 1, padding: int = 0) -> int:
     """Return the side of an image after a convolution or a pooling window."""
     return (size + 2 * padding - kernel) // stride + 1
+
+
+def convolve_all(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Convolve images (batch, height, width, in) at every place, and add a bias of shape (out,)."""
+    if weight.dim() == 5:
+        return cast(Tensor, SharedConvolution.apply(x, weight, bias))
+    return convolve(x, weight) + bias
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int = 1, padding: int = 0) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from hushbit.checks import choice, whole
 from hushbit.errors import InvalidInput
 from hushbit.fl import resnet
-from hushbit.fl.layers import convolve, dense, drop, max_pool, output_size
+from hushbit.fl.layers import convolve_all, dense, drop, max_pool, output_size
 
 MODEL_NAMES = ("linear", "mlp", "cnn2", "cnn3", "resnet18")
 CNN3_DROPOUT = 0.2
@@ -171,8 +171,9 @@ def _stack(
     if convolutions:
         x = x.permute(0, 2, 3, 1)
         for block in range(convolutions):
-            x = convolve(x, tensors[f"conv{block + 1}.weight"]) + tensors[f"conv{block + 1}.bias"]
-            x = max_pool(F.relu(x), 2, 2)
+            name = f"conv{block + 1}"
+            x = convolve_all(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
+            x = F.relu(max_pool(x, 2, 2))  # as the other way round, with a quarter of the work
             if masks:
                 x = drop(x, masks[block], rate)
         x = x.permute(0, 3, 1, 2)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hushbit.checks import positive, whole
 from hushbit.errors import HushbitError, InvalidInput
+from hushbit.fl import shared as quick
 from hushbit.fl import softmax
 from hushbit.fl.arguments import check_data, checked_state, chosen_users
 from hushbit.fl.batches import Words, draw_batch, dropout_masks, user_keys
@@ -170,6 +171,8 @@ class _Job:
     ) -> tuple[Tensor, Tensor]:
         """Gradient and loss of each user, at weights that all share or at its own."""
         shared = weights.dim() == 1
+        if shared and quick.fits(self.model):
+            return quick.shared_gradients(self.model, weights, x, y, present, masks)
         step: PerUserStep = torch.func.vmap(
             torch.func.grad_and_value(self._loss), in_dims=(None if shared else 0, 0, 0, 0, 0)
         )
