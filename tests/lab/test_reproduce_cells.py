@@ -8,6 +8,8 @@ from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.fl.settings import Settings
 from hushbit.lab import cells as store
 from hushbit.lab.cells import Outcome, cell_key, keep_cell, read_cell, run_cells
+from hushbit.lab.experiments.base import Lab, Series
+from hushbit.lab.experiments.rates import at_rates, nearest
 from hushbit.lab.outcomes import run_outcome
 from hushbit.lab.tuning import TUNING_SEED, best, candidates
 
@@ -106,3 +108,27 @@ def test_best_takes_accuracy_first_and_the_less_noisy_of_equals():
     assert choose((85, None), (85, None), (85, None)) == 0.1
     with pytest.raises(InvalidInput):
         best(tried, [OUTCOME])
+
+
+def test_a_run_is_tested_at_its_best_checkpoint():
+    curve = ((1, 48.0, 47.0), (2, 60.0, 55.0), (3, 49.0, 70.0))
+    chosen = dataclasses.replace(OUTCOME, curve=curve, accuracy=70.0, validation=49.0).at_best()
+    assert (chosen.validation, chosen.accuracy) == (60.0, 55.0)
+
+
+def test_of_unknown_settings_the_nearest_is_shown_and_all_are_told(tmp_path, monkeypatch):
+    found = {1.0: (80.0, 4.0), 0.1: (84.0, 9.5), 0.2: (70.0, 10.0)}
+
+    def compute(settings, folder, data):
+        accuracy, ratio = found[settings.local_rate]
+        return dataclasses.replace(
+            OUTCOME, curve=((1, 50.0, accuracy),), snr_authors_db=ratio, accuracy=0.0
+        )
+
+    monkeypatch.setattr(store, "compute", compute)
+    series = [Series("CPA", "authors", SMALL, {"users": 8})]
+    wanted = {"accuracy": 85.0, "snr_authors_db": 10.0}
+    sides, notes = nearest(Lab(tmp_path, (1,)), series, lambda _: wanted, at_rates(1.0, 0.1, 0.2))
+    assert [one.settings.local_rate for one in sides.series] == [0.1]
+    assert sides.found[0][0].accuracy == 84.0
+    assert all(f"rate {rate:g}:" in notes[0] for rate in found)

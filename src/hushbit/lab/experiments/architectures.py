@@ -7,7 +7,7 @@ from hushbit.fl.settings import Settings
 from hushbit.lab import published as paper
 from hushbit.lab.experiments.base import Experiment, Findings, Lab, Series, Where, published
 from hushbit.lab.experiments.checks import at_least_authors, higher_snr, within_points
-from hushbit.lab.experiments.rates import RATE_CHOICE, nearest_rates
+from hushbit.lab.experiments.rates import RATE_CHOICE, nearest
 from hushbit.lab.experiments.schemes import (
     SCHEMES,
     authors,
@@ -15,7 +15,13 @@ from hushbit.lab.experiments.schemes import (
     federation,
     grid_of,
 )
-from hushbit.lab.experiments.sides import Place, Sides, measure, tuned_series
+from hushbit.lab.experiments.sides import (
+    CHECKPOINT_CHOICE,
+    Place,
+    Sides,
+    measure,
+    tuned_series,
+)
 from hushbit.lab.results import Axes, Cell, Check, Metric
 from hushbit.lab.tuning import Grid
 
@@ -49,7 +55,7 @@ def sides(lab: Lab, models: Sequence[str]) -> tuple[Sides, Sides, list[str]]:
         for place in places
         if (limit := _seeds(scheme, "authors", place)) != 0
     ]
-    old, notes = nearest_rates(lab, rows, "accuracy", wanted)
+    old, notes = nearest(lab, rows, wanted)
     series: list[Series] = []
     for scheme in SCHEMES:
         fit = [
@@ -83,10 +89,10 @@ def honest(scheme: str, place: Place) -> Settings:
     return corrected(scheme, **place.options)
 
 
-def wanted(one: Series) -> float:
+def wanted(one: Series) -> dict[str, float]:
     """The published accuracy of a series."""
     column = paper.ARCHITECTURES.index(str(one.where["model"]))
-    return float(paper.ACCURACY_BY_ARCHITECTURE[one.scheme][column])
+    return {"accuracy": float(paper.ACCURACY_BY_ARCHITECTURE[one.scheme][column])}
 
 
 def find_table(lab: Lab, models: Sequence[str]) -> Findings:
@@ -130,6 +136,7 @@ def table_checks(cells: Sequence[Cell], models: Sequence[str]) -> tuple[Check, .
 
 CHOICES = (
     RATE_CHOICE,
+    CHECKPOINT_CHOICE,
     "Rounds are known for the linear model only (30, from the plot script). The MLP needs 100 to "
     "reach what was published; the CIFAR-10 models run 150.",
     "Corrected: two points, rotated, unbiased decoder; honest Laplace, JoPEQ and signs. Rate, "
