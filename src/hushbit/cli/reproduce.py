@@ -108,7 +108,7 @@ def _tell(result: Any, out: Path) -> None:
     form = " (quick form)" if result.quick else ""
     console.print(
         f"{result.name}{form}: {held} of {len(result.checks)} claims hold, "
-        f"{result.seconds:.0f} s, {out / result.name / 'result.json'}"
+        f"{result.seconds:.0f} s of CPU, {out / result.name / 'result.json'}"
     )
     for check in result.checks:
         if not check.holds:

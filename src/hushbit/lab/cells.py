@@ -32,6 +32,7 @@ class Outcome:
     snr_authors_db  20 log10 of the mean over rounds and tensors, as the published code averages
     rmse            root of the mean over rounds of the mean square error of an entry
     curve           (round, validation accuracy, test accuracy) where they were evaluated
+    seconds         of CPU, on one thread
     diverged        training left the finite numbers; the accuracies are those of guessing
     removed_honest  share of honest users removed by a defence, mean over rounds, in percent
     removed_attackers  the same of attackers

@@ -36,7 +36,7 @@ def seeds_for(experiment: Experiment, quick: bool, count: int | None) -> tuple[i
 
 def reproduce(experiment: Experiment, lab: Lab, command: str) -> Result:
     """Run an experiment (or read its kept cells) and write its result."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     found = experiment.find(lab)
     notes = found.notes
     if lab.quick or lab.rounds is not None:
@@ -57,7 +57,7 @@ def reproduce(experiment: Experiment, lab: Lab, command: str) -> Result:
         checks=found.checks,
         notes=notes,
         environment={key: str(value) for key, value in environment().items()},
-        seconds=round(max(time.perf_counter() - begun, sum(lab.spent.values())), 1),
+        seconds=round(max(time.process_time() - begun, sum(lab.spent.values())), 1),
     )
     result.save(lab.folder)
     return result

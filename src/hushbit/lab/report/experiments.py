@@ -69,7 +69,7 @@ def _list(title: str, items: tuple[str, ...]) -> Part | None:
 def _again(result: Result) -> Part:
     seeds = ", ".join(str(seed) for seed in result.seeds)
     versions = ", ".join(f"{name} {version}" for name, version in result.environment.items())
-    told = [f"Seeds {seeds}." if seeds else "", f"It took {_time(result.seconds)}."]
+    told = [f"Seeds {seeds}." if seeds else "", f"It took {_time(result.seconds)} of CPU time."]
     told.append(f"Made with {versions}." if versions else "")
     return Part("Run it again", (Command(result.command), Text(" ".join(filter(None, told)))))
 
