@@ -8,6 +8,7 @@ simulation itself.
 
 import importlib.metadata
 import json
+import os
 import sys
 import time
 
@@ -17,9 +18,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
+from processes import cpu_seconds
 
 DIM = 7850
-marks: list[float] = []
+marks: list[tuple[float, float]] = []
 
 
 def client() -> ClientApp:
@@ -48,7 +50,9 @@ def server(users: int, rounds: int) -> ServerApp:
         )  # fmt: skip
         strategy.start(
             grid, first, num_rounds=rounds + 1,
-            evaluate_fn=lambda number, arrays: marks.append(time.perf_counter()),
+            evaluate_fn=lambda number, arrays: marks.append(
+                (time.perf_counter(), cpu_seconds(os.getpid()))
+            ),
         )  # fmt: skip
 
     return app
@@ -63,8 +67,8 @@ if __name__ == "__main__":
         flower_worker.server(users, rounds), flower_worker.client(), users,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
     )  # fmt: skip
-    wall = np.diff(flower_worker.marks)[1:]
+    wall, cpu = np.diff(np.array(flower_worker.marks), axis=0)[1:].T
     print(json.dumps({
-        "users": users, "wall": float(wall.min()),
+        "users": users, "wall": float(wall.min()), "cpu": float(cpu.min()),
         "flwr": importlib.metadata.version("flwr"), "ray": importlib.metadata.version("ray"),
     }))  # fmt: skip

@@ -8,16 +8,13 @@ pages that several processes share count once.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import threading
-from pathlib import Path
 from typing import Any
 
-SAMPLE_SECONDS = 0.1
+from processes import Peak
 
 
 def command(users: int, workers: int, rounds: int) -> list[str]:
@@ -28,46 +25,6 @@ def command(users: int, workers: int, rounds: int) -> list[str]:
     }  # fmt: skip
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "hushbit", "run", *words, "--replace", "--json"]
-
-
-def family(parent: int) -> list[int]:
-    """A process and all that descend from it."""
-    members = [parent]
-    for process in members:
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{process}/task").iterdir():
-                members += [int(child) for child in (thread / "children").read_text().split()]
-    return members
-
-
-def megabytes(process: int) -> float:
-    """Resident memory of a process; pages shared by n processes count as 1/n in each."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
-
-
-class Peak:
-    """The most memory that a process and its descendants held together."""
-
-    def __init__(self, parent: int) -> None:
-        self.megabytes = 0.0
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, args=(parent,), daemon=True)
-        self._thread.start()
-
-    def _watch(self, parent: int) -> None:
-        while not self._done.wait(SAMPLE_SECONDS):
-            total = sum(megabytes(process) for process in family(parent))
-            self.megabytes = max(self.megabytes, total)
-
-    def end(self) -> float:
-        """Stop and tell."""
-        self._done.set()
-        self._thread.join()
-        return self.megabytes
 
 
 def measure(users: int, workers: int, rounds: int) -> dict[str, Any]:

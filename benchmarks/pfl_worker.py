@@ -1,6 +1,6 @@
 """Rounds of pfl on stored data, timed; runs in an environment of its own (see pfl_round.py).
 
-python pfl_worker.py DATA.npz ROUNDS THREADS   ->   one JSON line
+python pfl_worker.py DATA.npz ROUNDS THREADS [USERS]   ->   one JSON line
 """
 
 import importlib.metadata
@@ -50,8 +50,9 @@ def main():
     if threads:
         torch.set_num_threads(threads)
     stored = np.load(file)
-    images = torch.from_numpy(stored["images"])  # (users, samples, 784), float32
-    labels = torch.from_numpy(stored["labels"])
+    share = slice(None, int(sys.argv[4]) if len(sys.argv) > 4 else None)
+    images = torch.from_numpy(stored["images"][share])  # (users, samples, 784), float32
+    labels = torch.from_numpy(stored["labels"][share])
     users, samples = labels.shape
     data = FederatedDataset(
         lambda user: Dataset([images[int(user)], labels[int(user)]]),
@@ -77,8 +78,8 @@ def main():
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({
         "wall": wall.min(), "cpu": cpu.min(), "cpu_median": float(np.median(cpu)),
-        "peak_mb": peak, "pfl": importlib.metadata.version("pfl"),
-        "torch": torch.__version__,
+        "wall_median": float(np.median(wall)), "users": users, "peak_mb": peak,
+        "pfl": importlib.metadata.version("pfl"), "torch": torch.__version__,
     }))  # fmt: skip
 
 

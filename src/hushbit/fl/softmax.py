@@ -5,6 +5,7 @@ holding a user's weights or gradient in memory: several times faster, equal to r
 """
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from hushbit.fl.optimizers import Optimizer
 from hushbit.kernels.jit import njit
 from hushbit.kernels.threads import spread
 
+LARGEST = 1e38  # of float32, which ends at 3.4e38
+
 
 def fits(model: Model, steps: int, optimizer: Optimizer) -> bool:
     """Whether a round is one plain step of the linear model."""
@@ -20,16 +23,29 @@ def fits(model: Model, steps: int, optimizer: Optimizer) -> bool:
     return model.name == "linear" and steps == 1 and plain
 
 
+def stays_finite(start: Tensor, rate: float) -> bool:
+    """Whether users with finite losses must have finite updates.
+
+    No entry of a gradient exceeds 1: a sample's slopes are at most its share, its pixels at most 1.
+    """
+    return float(start.abs().max()) + rate < LARGEST
+
+
 def plain_step(
-    model: Model, start: Tensor, x: Tensor, y: NDArray[np.int64], present: NDArray[np.float32],
-    rate: float, updates: NDArray[np.float32], losses: NDArray[np.float32],
+    model: Model, start: Tensor, images: NDArray[np.uint8], rows: NDArray[np.int64],
+    y: NDArray[np.int64], present: NDArray[np.float32], rate: float,
+    updates: NDArray[np.float32], losses: NDArray[np.float32],
 ) -> None:  # fmt: skip
     """Fill the updates (users, dim) and losses of the first users of a tile.
 
-    x holds the images (tile, batch, ...), y and present (tile, batch); all start from `start`.
+    rows (tile, batch) are numbers of images, y their labels, present 1 where one is there; all
+    users start from `start`.
     """
-    samples = x.reshape(*y.shape, -1).numpy()
-    logits = model.apply(start, x.flatten(0, 1)).reshape(*y.shape, -1).numpy()
+    flat = images.reshape(len(images), -1)
+    samples = np.empty((*rows.shape, flat.shape[1]), np.float32)
+    spread(lambda first, last: read_samples(flat, rows, first, last, samples), len(rows))
+    x = torch.from_numpy(samples.reshape(-1, *model.input_shape))
+    logits = model.apply(start, x).reshape(*y.shape, -1).numpy()
     weights = start.numpy()
 
     def run(first: int, last: int) -> None:
@@ -37,6 +53,20 @@ def plain_step(
                    losses)  # fmt: skip
 
     spread(run, len(updates))
+
+
+@njit
+def read_samples(
+    images: NDArray[np.uint8], rows: NDArray[np.int64], first: int, last: int,
+    samples: NDArray[np.float32],
+) -> None:  # fmt: skip
+    """The images of users first … last-1 in [-1, 1], as `training.normalised` makes them."""
+    half = np.float32(127.5)
+    for user in range(first, last):
+        for b in range(rows.shape[1]):
+            pixels, into = images[rows[user, b]], samples[user, b]
+            for p in range(into.size):
+                into[p] = (np.float32(pixels[p]) - half) / half
 
 
 @njit

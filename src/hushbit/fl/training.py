@@ -212,15 +212,18 @@ def _chunk(
     updates = np.empty((len(users), job.model.dim), dtype=np.float32)
     losses = np.empty(len(users), dtype=np.float32)
     kept = {name: np.empty((len(users), *v.shape[1:]), np.float32) for name, v in state.items()}
+    plain = softmax.fits(job.model, job.settings.steps, job.settings.optimizer)
+    rate = job.settings.rate.at(job.first_step)
     for begin in range(0, len(users), tile):
         real = slice(begin, min(begin + tile, len(users)))
         padded = np.minimum(np.arange(begin, begin + tile), len(users) - 1)
-        if softmax.fits(job.model, job.settings.steps, job.settings.optimizer):
-            x, y, present = _samples(job, users[padded], keys[padded], 0)
-            rate = job.settings.rate.at(job.first_step)
+        if plain:
+            held = job.federation
+            drawn, present = draw_batch(held, users[padded], keys[padded], 0, job.batch)
             softmax.plain_step(
-                job.model, job.start, x, y, present, rate, updates[real], losses[real]
-            )
+                job.model, job.start, held.images, drawn, held.labels[drawn], present, rate,
+                updates[real], losses[real],
+            )  # fmt: skip
             continue
         weights, loss, after = _train_tile(job, users[padded], keys[padded], state)
         length = real.stop - real.start
@@ -228,7 +231,8 @@ def _chunk(
         losses[real] = loss[:length].numpy()
         for name, rows in kept.items():
             rows[real] = after[name][:length].numpy()
-    _refuse_nonfinite(users, updates, losses, round_)
+    if not (plain and softmax.stays_finite(job.start, rate) and np.isfinite(losses).all()):
+        _refuse_nonfinite(users, updates, losses, round_)
     return LocalChunk(users, updates, losses, kept)
 
 

@@ -1,0 +1,59 @@
+"""Memory and CPU time of a process with all that descend from it, from /proc (Linux)."""
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+
+SAMPLE_SECONDS = 0.1
+
+
+def family(parent: int) -> list[int]:
+    """A process and all that descend from it."""
+    members = [parent]
+    for process in members:
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                members += [int(child) for child in (thread / "children").read_text().split()]
+    return members
+
+
+def megabytes(process: int) -> float:
+    """Resident memory of a process; pages shared by n processes count as 1/n in each."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def cpu_seconds(parent: int) -> float:
+    """CPU time of a process, of its living descendants and of those that have ended."""
+    ticks = 0
+    for process in family(parent):
+        with contextlib.suppress(OSError):
+            # The name may hold blanks and brackets; what follows its last bracket does not.
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(field) for field in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Peak:
+    """The most memory that a process and its descendants held together."""
+
+    def __init__(self, parent: int) -> None:
+        self.megabytes = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, args=(parent,), daemon=True)
+        self._thread.start()
+
+    def _watch(self, parent: int) -> None:
+        while not self._done.wait(SAMPLE_SECONDS):
+            total = sum(megabytes(process) for process in family(parent))
+            self.megabytes = max(self.megabytes, total)
+
+    def end(self) -> float:
+        """Stop and tell."""
+        self._done.set()
+        self._thread.join()
+        return self.megabytes
