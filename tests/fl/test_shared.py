@@ -101,3 +101,11 @@ def test_same_bits_for_any_number_of_threads(name: str, shape: tuple[int, int, i
 @pytest.mark.parametrize("name", ["linear", "mlp", "resnet18"])
 def test_models_that_mix_samples_or_do_not_convolve_go_the_plain_way(name: str) -> None:
     assert not shared.fits(build_model(name, (3, 32, 32), 10))
+
+
+@pytest.mark.parametrize("name", ["linear", "cnn2", "cnn3"])
+def test_logits_are_those_of_the_model(name: str) -> None:
+    model = build_model(name, (3, 32, 32), 10)
+    weights = torch.from_numpy(model.init(2))
+    x = drawn(model, 2, 4)[0].flatten(0, 1)
+    torch.testing.assert_close(shared.logits_of(model, weights, x), model.apply(weights, x))

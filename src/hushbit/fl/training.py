@@ -139,7 +139,7 @@ def evaluate(
     with torch.inference_mode():
         for begin in range(0, len(images), EVALUATION_BATCH):
             part = slice(begin, begin + EVALUATION_BATCH)
-            logits = model.apply(flat, normalised(images[part]))
+            logits = quick.logits_of(model, flat, normalised(images[part]))
             answers = torch.from_numpy(np.asarray(labels[part], dtype=np.int64))
             losses = F.cross_entropy(logits, answers, reduction="none")
             right += int((logits.argmax(dim=1) == answers).sum())
