@@ -1,7 +1,6 @@
 """The nested table: one and two bits, with and without randomized response."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hushbit.fl.settings import Settings
 from hushbit.lab import published as paper
@@ -13,10 +12,8 @@ from hushbit.lab.experiments.checks import (
     within_decibel,
     within_points,
 )
-from hushbit.lab.experiments.rates import at_rates, nearest
+from hushbit.lab.experiments.rates import as_in_code, at_rates, nearest
 from hushbit.lab.experiments.schemes import (
-    CODE_RATES,
-    PUBLISHED_RADIUS,
     authors,
     corrected,
     federation,
@@ -27,7 +24,6 @@ from hushbit.lab.results import Axes, Cell, Check, Metric
 from hushbit.lab.tuning import Grid
 
 RATES = (0.05, 0.1, 0.15, 0.2, 0.3, 1.0)
-JOPEQ_RADII = (1, 2, 4)  # in units of the radius of the other schemes
 METRICS = ("accuracy", "snr_authors_db", "snr_db", "snr_median_db")
 PRIVATE, OPEN = ("CPA", "nested CPA"), ("CPA w/o RR", "nested CPA w/o RR")
 AXES = Axes("table", None, "", False, (
@@ -66,11 +62,7 @@ def _as_published(scheme: str, place: Place) -> Series:
 
 def _unknown(one: Series) -> list[Series]:
     """The settings that the paper is silent on: the rate, and the radius of JoPEQ's lattice."""
-    if one.scheme != "JoPEQ":
-        return at_rates(*RATES)(one)
-    radii = [round(times * PUBLISHED_RADIUS, 4) for times in JOPEQ_RADII]
-    sized = [replace(one, settings=replace(one.settings, radius=radius)) for radius in radii]
-    return [varied for each in sized for varied in at_rates(*CODE_RATES)(each)]
+    return as_in_code(one) if one.scheme == "JoPEQ" else at_rates(*RATES)(one)
 
 
 def _fitting(scheme: str, places: Sequence[Place]) -> list[Place]:
