@@ -10,7 +10,7 @@ from pathlib import Path
 from hushbit.fl.settings import Settings
 from hushbit.lab.cells import Outcome, cell_key, run_cells
 from hushbit.lab.results import Axes, Cell, Check, PrivacyLine
-from hushbit.lab.tuning import Grid, best, candidates
+from hushbit.lab.tuning import Grid, averaged, best, candidates
 
 CONFIDENCE = 0.95
 QUICK_SHARE = 3  # a quick form runs a third of the rounds
@@ -85,12 +85,18 @@ class Lab:
             self.spent[cell_key(settings)] = outcome.seconds
         return made
 
-    def tune(self, wanted: Sequence[tuple[Settings, Grid]]) -> list[Settings]:
-        """The best settings of each grid, by validation accuracy on the tuning seed."""
+    def tune(self, wanted: Sequence[tuple[Settings, Grid]], seeds: int = 1) -> list[Settings]:
+        """The best settings of each grid, by mean validation accuracy on tuning seeds."""
         tried = [candidates(settings, grid) for settings, grid in wanted]
-        flat = [settings for group in tried for settings in group]
+        flat = [
+            dataclasses.replace(settings, seed=settings.seed + number)
+            for group in tried
+            for settings in group
+            for number in range(seeds)
+        ]
         outcomes = iter(self.run(flat, "tuning"))
-        return [best(group, [next(outcomes) for _ in group]) for group in tried]
+        means = [[averaged([next(outcomes) for _ in range(seeds)]) for _ in g] for g in tried]
+        return [best(group, found) for group, found in zip(tried, means, strict=True)]
 
     def measure(self, series: Sequence[Series]) -> list[list[Outcome]]:
         """The outcomes of each series, one for each of its seeds."""

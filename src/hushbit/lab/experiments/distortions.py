@@ -6,7 +6,14 @@ from hushbit.fl.settings import Settings
 from hushbit.lab import published as paper
 from hushbit.lab.experiments.base import Experiment, Findings, Lab, Series, published
 from hushbit.lab.experiments.schemes import authors, corrected, federation, grid_of
-from hushbit.lab.experiments.sides import CHECKPOINT_CHOICE, Place, Sides, measure, tuned_series
+from hushbit.lab.experiments.sides import (
+    CHECKPOINT_CHOICE,
+    TUNING_CHOICE,
+    Place,
+    Sides,
+    measure,
+    tuned_series,
+)
 from hushbit.lab.results import Axes, Cell, Check, Metric
 
 ROUNDS, SAMPLES, RATE = 150, 5, 1.0
@@ -113,6 +120,7 @@ def _checks(cells: Sequence[Cell], error: Sequence[float]) -> tuple[Check, ...]:
 
 CHOICES = (
     CHECKPOINT_CHOICE,
+    TUNING_CHOICE,
     "The paper does not say rate and samples a user: 5 samples, rate 1 for CPA and 0.1 for vanilla "
     "training, as the other MNIST tables need.",
     "Corrected CPA and vanilla training are tuned at the first place and keep what was chosen.",
