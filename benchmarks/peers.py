@@ -4,7 +4,7 @@
 
 Each peer runs in a virtual environment of its own, made on first use, at a size that it finishes:
 pfl with 1 000 users and no privacy, once as it comes and once as two processes with half of the
-users each (pfl_worker.py); Flower with 100 clients that do nothing (flower_worker.py). hushbit
+users each (pfl_worker.py); Flower with 400 clients that do nothing (flower_worker.py). hushbit
 trains, encodes one private bit a weight and tallies, in two processes (crowd_worker.py). All may
 use all cores, and start-up counts for nobody. They take turns; the best turn of each is shown, as
 wall and as CPU time.
@@ -138,7 +138,7 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--environments", type=Path, help="folder of the peers' environments")
     asked.add_argument("--users", type=int, default=100_000)
-    asked.add_argument("--flower-users", type=int, default=100)
+    asked.add_argument("--flower-users", type=int, default=400)
     asked.add_argument("--rounds", type=int, default=5, help="timed rounds of pfl")
     asked.add_argument("--workers", type=int, default=2)
     asked.add_argument("--turns", type=int, default=2)

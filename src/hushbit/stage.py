@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hushbit.decode import DECODERS, Reading
 from hushbit.errors import RefusedBallot
 from hushbit.kernels.chacha import keystream
-from hushbit.kernels.count import TILE_VOTES, count_tiles, count_two_points
+from hushbit.kernels.count import TILE_VOTES, count_tiles, count_two_points, sum_tiles
 from hushbit.kernels.signs import WORD_TAG, count_signs
 from hushbit.kernels.threads import spread
 from hushbit.kernels.vote import cast_corners, cast_two_points, compared_units
@@ -116,6 +116,9 @@ class Stage:
                 count_two_points(keys, WORD_TAG, self.number, part, first, last, counter[0])
             elif hadamard and votes and size <= BIT_SLICED_POINTS:
                 count_tiles(keys, WORD_TAG, self.number, row_bits, part, first, last, counter)
+            elif hadamard and size <= BIT_SLICED_POINTS:
+                sum_tiles(keys, WORD_TAG, self.number, row_bits, part, table, first, last,
+                          counter)  # fmt: skip
             else:
                 count_signs(keys, self.number, hadamard, size, part, table, first, last, counter)
 

@@ -13,6 +13,7 @@ from hushbit.kernels.count import (
     count_two_points,
     draw_rows,
     flush,
+    sum_tiles,
 )
 from hushbit.kernels.signs import WORD_TAG, count_signs, tile_signs
 
@@ -84,6 +85,19 @@ def test_general_counts(votes: int, family: str, points: int) -> None:
         )
         defined = definitions.counts(keys, 2, family, points, payload, table, votes)
         assert (counters + 4 == defined).all()
+
+
+@pytest.mark.parametrize("votes", [1, 65, 4097, 9000])
+@pytest.mark.parametrize("points", [4, 8, 16, 32])
+def test_sums_are_weighted_counts(votes: int, points: int) -> None:
+    keys, payload = ballots(17, votes, seed=votes)
+    table = np.random.default_rng(points).integers(-9, 9, (points, 2))
+    general, sums = (np.full((2, votes), 7, dtype=np.int64) for _ in range(2))
+    count_signs(keys, 1, True, points, payload, table, 0, tiles(votes), general)
+    row_bits = points.bit_length() - 1
+    for tile in reversed(range(tiles(votes))):
+        sum_tiles(keys, WORD_TAG, 1, row_bits, payload, table, tile, tile + 1, sums)
+    assert (sums == general).all()
 
 
 def test_tiles_are_counted_apart() -> None:

@@ -205,8 +205,45 @@ def count_tiles(
     `counters` has one row for each point but the last (words are balanced, so it is implied)
     and one column for each vote; `payload` one row of packed bits for each user.
     """
-    columns, votes = counters.shape
-    users = keys.shape[0]
+    for tile in range(first, last):
+        start = tile * TILE_VOTES
+        inside = min(TILE_VOTES, counters.shape[1] - start)
+        count_tile(keys, tag, stage, row_bits, payload, tile, inside, start, counters)
+
+
+@njit
+def sum_tiles(
+    keys: NDArray[np.uint32], tag: int, stage: int, row_bits: int,
+    payload: NDArray[np.uint8], table: NDArray[np.int64], first: int, last: int,
+    sums: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """sums[c, i] += sum over users of bit_i · sum_j word_i[j] · table[j, c], for some tiles.
+
+    Votes are counted first and weighted once for all users; the last point's are minus the sum
+    of the others'.
+    """
+    columns = table.shape[0] - 1
+    votes = np.empty((columns, TILE_VOTES), np.int64)
+    for tile in range(first, last):
+        start = tile * TILE_VOTES
+        inside = min(TILE_VOTES, sums.shape[1] - start)
+        votes[:] = 0
+        count_tile(keys, tag, stage, row_bits, payload, tile, inside, 0, votes)
+        for c in range(table.shape[1]):
+            into = sums[c, start : start + inside]
+            for j in range(columns):
+                weight, point = table[j, c] - table[columns, c], votes[j, :inside]
+                for i in range(inside):
+                    into[i] += weight * point[i]
+
+
+@njit
+def count_tile(
+    keys: NDArray[np.uint32], tag: int, stage: int, row_bits: int,
+    payload: NDArray[np.uint8], tile: int, inside: int, start: int, counters: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """The first `inside` votes of one tile, into the counters' columns from `start` on."""
+    columns, users = counters.shape[0], keys.shape[0]
     states = np.empty(128, np.uint32)
     buffer = np.empty(128, np.uint32)
     rows = np.empty(max(row_bits, 1) * TILE_WORDS, np.uint64)
@@ -214,50 +251,47 @@ def count_tiles(
     marks = np.zeros((GROUP, 1 + row_bits, TILE_WORDS), np.uint64)
     group = np.empty(GROUP * TILE_WORDS, np.uint64)
     planes = np.zeros((columns, PLANES * TILE_WORDS), np.uint64)
-    for tile in range(first, last):
-        start = tile * TILE_VOTES
-        inside = min(TILE_VOTES, votes - start)
-        inside_bytes = (inside + 7) // 8
-        held = 0
-        for base in range(0, users, GROUP):
-            present = min(GROUP, users - base)
-            for u in range(GROUP):
-                if u >= present:
-                    marks[u] = np.uint64(0)
-                    continue
-                set_key(states, keys[base + u])
-                draw_plane(states, 0, tile * TILE_BLOCKS, buffer)
-                if row_bits > 1:
-                    sign = marks[u, 0]
-                    fresh = buffer.view(np.uint64)
-                    for w in range(TILE_WORDS):
-                        sign[w] = fresh[w]
-                    draw_rows(states, row_bits, tile, inside, buffer, rows)
-                    for bit in range(row_bits):
-                        marks[u, 1 + bit] = rows[bit * TILE_WORDS : (bit + 1) * TILE_WORDS]
-                else:
-                    marks[u, 0] = buffer.view(np.uint64)
-                cast = marks[u, 0].view(np.uint8)[:inside_bytes]
-                row = payload[base + u, tile * TILE_BYTES : tile * TILE_BYTES + inside_bytes]
-                for i in range(inside_bytes):
-                    cast[i] ^= row[i]
-            for column in range(columns):
-                for u in range(GROUP):
-                    into = group[u * TILE_WORDS : (u + 1) * TILE_WORDS]
-                    into[:] = marks[u, 0]
-                    if u < present:
-                        for bit in range(row_bits):
-                            if (column >> bit) & 1:
-                                other = marks[u, 1 + bit]
-                                for w in range(TILE_WORDS):
-                                    into[w] ^= other[w]
-                add_group(group, planes[column])
-            held += 1
-            if held == FLUSH_GROUPS:
-                for column in range(columns):
-                    flush(planes[column], counters[column, start : start + inside])
-                held = 0
+    inside_bytes = (inside + 7) // 8
+    held = 0
+    for base in range(0, users, GROUP):
+        present = min(GROUP, users - base)
+        for u in range(GROUP):
+            if u >= present:
+                marks[u] = np.uint64(0)
+                continue
+            set_key(states, keys[base + u])
+            draw_plane(states, 0, tile * TILE_BLOCKS, buffer)
+            if row_bits > 1:
+                sign = marks[u, 0]
+                fresh = buffer.view(np.uint64)
+                for w in range(TILE_WORDS):
+                    sign[w] = fresh[w]
+                draw_rows(states, row_bits, tile, inside, buffer, rows)
+                for bit in range(row_bits):
+                    marks[u, 1 + bit] = rows[bit * TILE_WORDS : (bit + 1) * TILE_WORDS]
+            else:
+                marks[u, 0] = buffer.view(np.uint64)
+            cast = marks[u, 0].view(np.uint8)[:inside_bytes]
+            row = payload[base + u, tile * TILE_BYTES : tile * TILE_BYTES + inside_bytes]
+            for i in range(inside_bytes):
+                cast[i] ^= row[i]
         for column in range(columns):
-            flush(planes[column], counters[column, start : start + inside])
-            for i in range(start, start + inside):
-                counters[column, i] += users
+            for u in range(GROUP):
+                into = group[u * TILE_WORDS : (u + 1) * TILE_WORDS]
+                into[:] = marks[u, 0]
+                if u < present:
+                    for bit in range(row_bits):
+                        if (column >> bit) & 1:
+                            other = marks[u, 1 + bit]
+                            for w in range(TILE_WORDS):
+                                into[w] ^= other[w]
+            add_group(group, planes[column])
+        held += 1
+        if held == FLUSH_GROUPS:
+            for column in range(columns):
+                flush(planes[column], counters[column, start : start + inside])
+            held = 0
+    for column in range(columns):
+        flush(planes[column], counters[column, start : start + inside])
+        for i in range(start, start + inside):
+            counters[column, i] += users
