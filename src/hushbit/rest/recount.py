@@ -6,7 +6,7 @@ others are counted, and decided upon when it is known which of them are valid.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,14 +76,7 @@ def recount(
     everyone = _everyone(sources, skip_damaged)
     alike, times = np.unique(everyone, return_counts=True)
     ask = Ask(mechanism, round_key, histogram, alike[times > 1])
-    jobs = [
-        GroupJob(number, group)
-        for number, group in enumerate(
-            Group(source.path, n, rows)
-            for source in sources
-            for n, rows in enumerate(source.groups)
-        )
-    ]
+    jobs = [GroupJob(number, group) for number, group in enumerate(_groups(sources))]
     work = count_or_skip if skip_damaged else count_group
     if not jobs:
         return _nothing(ask)
@@ -170,6 +163,12 @@ def _decided(workers: Engine, ask: Ask, jobs: Sequence[GroupJob], counted: Count
     return Counted(tally, refused, none.claims, none.places, counted.damaged)
 
 
+def _groups(sources: Sequence[Source]) -> Iterator[Group]:
+    for source in sources:
+        for number, rows in enumerate(source.groups):
+            yield Group(source.path, number, rows)
+
+
 def _nothing(ask: Ask) -> Counted:
     tally = ask.mechanism.tally(ask.round_key, ask.histogram)
     return Counted(tally, Counter(), np.empty(0, np.uint64), np.empty((0, 2), np.int64))
@@ -197,15 +196,19 @@ def _readable_users(source: Source) -> list[NDArray[np.uint64]]:
     return found
 
 
-def all_ballots(sources: Sequence[Source], round_key: RoundKey) -> Ballots:
+def all_ballots(
+    sources: Sequence[Source], round_key: RoundKey, skip_damaged: bool = False
+) -> Ballots:
     """Every valid ballot at once, the first of each user: for filters that compare users."""
     mechanism = one_mechanism(sources)
     ask = Ask(mechanism, round_key, False, np.empty(0, dtype=np.uint64))
-    parts = [
-        verified_group(ask, GroupJob(0, Group(source.path, number, rows))).ballots
-        for source in sources
-        for number, rows in enumerate(source.groups)
-    ]
+    parts = []
+    for group in _groups(sources):
+        try:
+            parts.append(verified_group(ask, GroupJob(0, group)).ballots)
+        except DamagedFile:
+            if not skip_damaged:
+                raise
     users = np.concatenate([part.users for part in parts])
     first = np.sort(np.unique(users, return_index=True)[1])
     return Ballots(

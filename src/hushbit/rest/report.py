@@ -1,11 +1,12 @@
 """A folder of tallies, means and a report, which appears when all of it is there."""
 
+import glob
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,26 +21,59 @@ from hushbit.files import write_text, write_whole
 from hushbit.keys import RoundKey
 from hushbit.rest.recount import all_ballots, one_mechanism, recount
 from hushbit.rest.store import Source
-from hushbit.robust.filtered import filtered_tally
+from hushbit.robust.filter import Verdict
+from hushbit.robust.filtered import filtered_estimate, filtered_tally
+from hushbit.tally import Tally
 
-REPORT = "report.json"
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+REPORT, LOCK = "report.json", "being-filled"
 FROM_HISTOGRAM = ("median", "trimmed-mean")
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill, put in place at the end; an error leaves nothing behind."""
+    """A folder to fill, put in place at the end; an error leaves nothing behind.
+
+    What a killed process left beside the target is taken away; what a living one fills is not.
+    """
     if target.exists():
         raise InvalidInput(f"{target} exists already: name a new folder")
     scratch = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
+        _remove_abandoned(target)
         scratch.mkdir(parents=True)
-        yield scratch
-        os.rename(scratch, target)
+        with _held(scratch):
+            yield scratch
+            (scratch / LOCK).unlink()
+            os.rename(scratch, target)
     except OSError as error:
+        if target.exists():
+            raise InvalidInput(f"{target} was made by another process meanwhile") from error
         raise DamagedFile(f"{target} could not be written: {error}; nothing was kept") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _held(scratch: Path) -> Iterator[None]:
+    """A lock that ends with the process, however it ends."""
+    with (scratch / LOCK).open("xb") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_abandoned(target: Path) -> None:
+    if fcntl is None:
+        return
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*/{LOCK}"):
+        with suppress(OSError), left.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left.parent, ignore_errors=True)
 
 
 def count_folder(
@@ -56,15 +90,16 @@ def count_folder(
             skip_damaged=skip_damaged,
         )  # fmt: skip
         tally, refused = counted.tally, dict(sorted(counted.refused.items()))
+        verdict = None
         if spectral and tally.count:
-            valid = all_ballots(chosen, key)
+            valid = all_ballots(chosen, key, skip_damaged)
             tally, verdict = filtered_tally(
                 tally.mechanism, valid, key, histogram=decoder in FROM_HISTOGRAM
             )
             refused["filtered"] = int((~verdict.accepted).sum())
         tally.save(place / f"round-{number}.tally.npz")
         if tally.count:
-            mean = decoded(tally.mechanism.estimate(tally), decoder, trim)
+            mean = decoded(estimated(tally, verdict), decoder, trim)
             write_whole(place / f"round-{number}.{decoder}.npy", partial(np.save, arr=mean))
         rows.append({
             "round": number, "files": len(chosen), "counted": tally.count, "refused": refused,
@@ -75,6 +110,13 @@ def count_folder(
               "filter": "spectral" if spectral else "none"}  # fmt: skip
     write_text(place / REPORT, json.dumps(report, indent=2) + "\n")
     return report
+
+
+def estimated(tally: Tally, verdict: Verdict | None) -> Estimate:
+    """The estimate; after a filter the same one that a run with that defence makes."""
+    if verdict is None:
+        return tally.mechanism.estimate(tally)
+    return filtered_estimate(tally.mechanism, tally, verdict)
 
 
 def decoded(estimate: Estimate, decoder: str, trim: float) -> NDArray[np.float64]:
