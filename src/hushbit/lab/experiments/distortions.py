@@ -122,8 +122,8 @@ CHOICES = (
     TUNING_CHOICE,
     "The paper does not say rate and samples a user: 5 samples, rate 1 for CPA and 0.1 for vanilla "
     "training, as the other MNIST tables need.",
-    "Corrected CPA and vanilla training are tuned at the first place and keep what was chosen. More "
-    f"than {FEW} users have one seed.",
+    "Corrected CPA and vanilla training are tuned at the first place and keep what was chosen. "
+    f"More than {FEW} users have one seed.",
 )
 NOTES = (
     "What the paper calls MSE falls like the root of the number of users, as a root mean square "
