@@ -1,9 +1,11 @@
 """The accuracy experiment: both sides tuned by one rule, gaps judged seed by seed."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
+from hushbit.lab.experiments import ablation, same_updates
 from hushbit.lab.experiments.accuracy import (
     AUTO,
     CIFAR,
@@ -68,3 +70,57 @@ def test_gaps_are_judged(auto, holds):
 
 def test_a_lab_has_what_tuning_needs():
     assert all(hasattr(Lab, name) for name in ("run", "rounds_of", "measure"))
+
+
+@dataclasses.dataclass
+class AblationLab(FakeLab):
+    """Every ingredient is worth a point, seeds differ by ten."""
+
+    seeds: tuple[int, ...] = (1, 2)
+    quick: bool = False
+    asked: list[object] = dataclasses.field(default_factory=list)
+
+    def measure(self, series):
+        return [[Gave(90.0 - n + 10 * seed) for seed in self.seeds] for n, _ in enumerate(series)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Gave:
+    accuracy: float
+    snr_median_db: float = -10.0
+
+
+def test_ingredients_are_compared_seed_by_seed():
+    cells, chosen = ablation.ablation(AblationLab())
+    change = {(c.where["ablation"], c.where["users"]): c for c in cells if c.metric == "change"}
+    assert len(change) == 2 * (len(ablation.VARIANTS) - 1)
+    assert {users for _, users in change} == {100, 10}
+    for users in (100, 10):
+        left_out = change["without filter", users]
+        assert left_out.mean == pytest.approx(-1.0)
+        assert left_out.high - left_out.low < 1e-9
+        assert len(left_out.seeds) == ablation.SEEDS
+    assert len(chosen) == 2 * len(ablation.VARIANTS)
+    assert any("radius" in text for text in chosen)
+
+
+def test_gains_are_means_over_runs_round_by_round():
+    runs = [
+        [same_updates.Ratios(1.0, 2.0, 6.0), same_updates.Ratios(0.0, 4.0, 5.0)],
+        [same_updates.Ratios(1.0, 4.0, 8.0), same_updates.Ratios(2.0, 4.0, 9.0)],
+    ]
+    shrunken, plain = same_updates.mean_gains(runs)
+    assert shrunken.tolist() == [6.0, 6.0]
+    assert plain.tolist() == [2.0, 3.0]
+
+
+def test_the_published_rate_is_a_check_and_the_others_are_told(monkeypatch):
+    def made(settings, data):
+        gain = {1.0: 5.5, 0.03: 10.0}.get(settings.rate, 1.0)
+        return [same_updates.Ratios(0.0, 0.0, gain)] * 3
+
+    monkeypatch.setattr(same_updates, "ratios", made)
+    checks, told = same_updates.snr_beside_authors(Lab(Path(), (1, 2)))
+    assert [check.holds for check in checks] == [True]
+    assert "published code's" in checks[0].claim
+    assert [": yes;" in text for text in told] == [True, False, False]

@@ -1,5 +1,7 @@
 """Signal to noise on the same updates, round by round: CPA.auto beside CPA as published."""
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +24,9 @@ from hushbit.tuning.auto import tuned, tuning_state
 from hushbit.tuning.wiener import shrunken
 
 ROUNDS, PUBLISHED_RADIUS, WANTED = 30, 0.05, 5.0
-RATES = (0.03, 0.1, 0.2)
+PUBLISHED_RATE = 1.0
+OTHER_RATES = (0.03, 0.1, 0.2)
+RATE_NAMES = {1.0: " (the published code's)", 0.1: " (its earlier revision's)"}
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,27 @@ def _ratios(
     return Ratios(*found)
 
 
-def snr_beside_authors(lab: Lab) -> list[Check]:
-    """Whether the shrunken estimate is 5 dB above the published one in every round, by rate.
+def snr_beside_authors(lab: Lab) -> tuple[list[Check], tuple[str, ...]]:
+    """Whether the shrunken estimate is 5 dB above the published one in every round.
 
-    A fixed radius suits one size of updates, so what it loses depends on the rate.
+    It is held to that at the published code's own rate; a fixed radius suits one size of updates,
+    so what it loses depends on the rate, and the other rates are told beside it.
     """
-    return [_check(lab, rate) for rate in (RATES[1:2] if lab.quick else RATES)]
+    check = _check(lab, PUBLISHED_RATE)
+    others = () if lab.quick else OTHER_RATES
+    told = (_check(lab, rate) for rate in others)
+    return [check], tuple(
+        f"{one.claim}: {'yes' if one.holds else 'no'}; {one.figure}" for one in told
+    )
+
+
+def mean_gains(runs: Sequence[Sequence[Ratios]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Decibels above the published decoder by round, mean over runs: shrunken, and as trained."""
+    shrunken_, plain = (
+        np.mean([[getattr(one, name) - one.published for one in run] for run in runs], axis=0)
+        for name in ("shrunken", "auto")
+    )
+    return shrunken_, plain
 
 
 def _check(lab: Lab, rate: float) -> Check:
@@ -102,18 +121,16 @@ def _check(lab: Lab, rate: float) -> Check:
     users = 100 if lab.quick else 1000
     settings = Settings(
         dataset="mnist", mechanism="cpa-auto", epsilon_per_bit=0.5, users=users, rounds=rounds,
-        rate=rate, evaluate_every=rounds, seed=lab.seeds[0],
+        rate=rate, evaluate_every=rounds,
     )  # fmt: skip
-    made = ratios(settings, lab.data)
-    gains = [one.shrunken - one.published for one in made]
-    plain = [one.auto - one.published for one in made]
+    runs = [ratios(dataclasses.replace(settings, seed=seed), lab.data) for seed in lab.seeds]
+    gains, plain = mean_gains(runs)
     worst = int(np.argmin(gains))
     return Check(
         f"SNR at least {WANTED:g} dB above the authors preset in every round, K = {users}, "
-        f"rate {rate:g}",
-        min(gains) >= WANTED,
-        f"Wiener estimate: {min(gains):.1f} dB at the least (round {worst + 1} of {rounds}, "
-        f"{made[worst].shrunken:.1f} against {made[worst].published:.1f} dB), median "
-        f"{np.median(gains):.1f}; as trained on, without shrinking: {min(plain):.1f} dB at the "
-        f"least, median {np.median(plain):.1f}",
+        f"rate {rate:g}{RATE_NAMES.get(rate, '')}, mean of {len(runs)} seeds",
+        float(gains.min()) >= WANTED,
+        f"Wiener estimate: {gains.min():.1f} dB at the least (round {worst + 1} of {rounds}), "
+        f"median {np.median(gains):.1f}; as trained on, without shrinking: {plain.min():.1f} dB at "
+        f"the least, median {np.median(plain):.1f}",
     )
