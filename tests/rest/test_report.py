@@ -16,7 +16,8 @@ from hushbit.fl.secret import simulation_secret
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import prepare
 from hushbit.fl.votes import Span, cast_votes
-from hushbit.rest.report import LOCK, count_folder, new_folder
+from hushbit.rest.report import count_folder, new_folder
+from hushbit.rest.scratch import LOCK
 from hushbit.rest.store import find_sources
 from hushbit.robust.round import robust_estimate
 

@@ -2,6 +2,8 @@
 
 import json
 import resource
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -215,6 +217,35 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path) -> None:
     left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
     assert left == ["small.parquet"]
     assert counted(tmp_path).tally.count == 10
+
+
+WRITING = """
+import sys, time
+from tests.rest.test_rest import CPA, cast
+from hushbit.rest import ballot_writer
+with ballot_writer(sys.argv[1], CPA, 3, "a") as write:
+    write(cast(range(50)))
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_writer_left_goes_when_its_job_is_done_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITING, str(tmp_path)]
+    home = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home) as writing:
+        assert writing.stdout is not None
+        assert writing.stdout.readline() == "ready\n"
+        write_ballots(tmp_path, CPA, [cast([9])], "b")
+        with ballot_writer(tmp_path, CPA, 3, "a"):
+            assert len(list((tmp_path / "round=3").glob(".a.parquet.*"))) == 2
+        writing.kill()
+    assert len(list((tmp_path / "round=3").glob(".a.parquet.*"))) == 1
+    write_ballots(tmp_path, CPA, [cast(range(60, 70))], "a")
+    assert sorted(path.name for path in (tmp_path / "round=3").iterdir()) == [
+        "a.parquet", "b.parquet",
+    ]  # fmt: skip
+    same(counted(tmp_path).tally, expected([9, *range(60, 70)]))
 
 
 def test_the_note_of_a_file_is_read_strictly(tmp_path: Path) -> None:

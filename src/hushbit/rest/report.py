@@ -1,12 +1,11 @@
 """A folder of tallies, means and a report, which appears when all of it is there."""
 
-import glob
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,13 @@ from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.files import write_text, write_whole
 from hushbit.keys import RoundKey
 from hushbit.rest.recount import all_ballots, one_mechanism, recount
+from hushbit.rest.scratch import LOCK, held, remove_abandoned
 from hushbit.rest.store import Source
 from hushbit.robust.filter import Verdict
 from hushbit.robust.filtered import filtered_estimate, filtered_tally
 from hushbit.tally import Tally
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-REPORT, LOCK = "report.json", "being-filled"
+REPORT = "report.json"
 FROM_HISTOGRAM = ("median", "trimmed-mean")
 
 
@@ -44,9 +39,9 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise InvalidInput(f"{target} exists already: name a new folder")
     scratch = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
-        _remove_abandoned(target)
+        remove_abandoned(target)
         scratch.mkdir(parents=True)
-        with _held(scratch):
+        with held(scratch / LOCK):
             yield scratch
             (scratch / LOCK).unlink()
             os.rename(scratch, target)
@@ -56,24 +51,6 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise DamagedFile(f"{target} could not be written: {error}; nothing was kept") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-@contextmanager
-def _held(scratch: Path) -> Iterator[None]:
-    """A lock that ends with the process, however it ends."""
-    with (scratch / LOCK).open("xb") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _remove_abandoned(target: Path) -> None:
-    if fcntl is None:
-        return
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*/{LOCK}"):
-        with suppress(OSError), left.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left.parent, ignore_errors=True)
 
 
 def count_folder(

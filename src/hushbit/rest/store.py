@@ -21,6 +21,7 @@ from hushbit.checks import whole
 from hushbit.describe import description_text, mechanism_from_text
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
 from hushbit.mechanism import Mechanism
+from hushbit.rest.scratch import held, remove_abandoned
 from hushbit.rest.wire import Rows, wire_rows
 
 FORMAT = 1
@@ -90,7 +91,8 @@ def ballot_writer(
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("xb") as file:
+        remove_abandoned(target)
+        with held(scratch) as file:
             with pq.ParquetWriter(
                 file, schema, compression="none", use_dictionary=False, write_page_checksum=True,
                 write_statistics=False,
