@@ -110,20 +110,12 @@ def test_best_takes_accuracy_first_and_the_less_noisy_of_equals():
         best(tried, [OUTCOME])
 
 
-def test_a_run_is_tested_at_its_best_checkpoint():
-    curve = ((1, 48.0, 47.0), (2, 60.0, 55.0), (3, 49.0, 70.0))
-    chosen = dataclasses.replace(OUTCOME, curve=curve, accuracy=70.0, validation=49.0).at_best()
-    assert (chosen.validation, chosen.accuracy) == (60.0, 55.0)
-
-
 def test_of_unknown_settings_the_nearest_is_shown_and_all_are_told(tmp_path, monkeypatch):
     found = {1.0: (80.0, 4.0), 0.1: (84.0, 9.5), 0.2: (70.0, 10.0)}
 
     def compute(settings, folder, data):
         accuracy, ratio = found[settings.local_rate]
-        return dataclasses.replace(
-            OUTCOME, curve=((1, 50.0, accuracy),), snr_authors_db=ratio, accuracy=0.0
-        )
+        return dataclasses.replace(OUTCOME, snr_authors_db=ratio, accuracy=accuracy)
 
     monkeypatch.setattr(store, "compute", compute)
     series = [Series("CPA", "authors", SMALL, {"users": 8})]
@@ -132,3 +124,18 @@ def test_of_unknown_settings_the_nearest_is_shown_and_all_are_told(tmp_path, mon
     assert [one.settings.local_rate for one in sides.series] == [0.1]
     assert sides.found[0][0].accuracy == 84.0
     assert all(f"rate {rate:g}:" in notes[0] for rate in found)
+
+
+def test_tuning_takes_the_mean_of_its_seeds(tmp_path, monkeypatch):
+    """A rate that is best on the first seed and fails on another is not chosen."""
+    found = {(0.3, 0): 90.0, (0.3, 1): 40.0, (0.1, 0): 80.0, (0.1, 1): 81.0}
+
+    def compute(settings, folder, data):
+        validation = found[settings.local_rate, settings.seed - TUNING_SEED]
+        return dataclasses.replace(OUTCOME, validation=validation)
+
+    monkeypatch.setattr(store, "compute", compute)
+    grid = {"rate": (0.1, 0.3)}
+    lab = Lab(tmp_path, (1,))
+    assert lab.tune([(SMALL, grid)])[0].local_rate == 0.3
+    assert lab.tune([(SMALL, grid)], seeds=2)[0].local_rate == 0.1

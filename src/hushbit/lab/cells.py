@@ -53,11 +53,6 @@ class Outcome:
     removed_attackers: float | None = None
     backdoor: float | None = None
 
-    def at_best(self) -> "Outcome":
-        """The same run, tested where its validation accuracy was best, as the paper's code does."""
-        _, validation, accuracy = max(self.curve, key=lambda point: point[1])
-        return dataclasses.replace(self, validation=validation, accuracy=accuracy)
-
 
 def cell_key(settings: Settings) -> str:
     """The hash that a cell is stored under; it changes with anything that decides the run."""

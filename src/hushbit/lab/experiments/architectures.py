@@ -16,7 +16,6 @@ from hushbit.lab.experiments.schemes import (
     grid_of,
 )
 from hushbit.lab.experiments.sides import (
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     Place,
     Sides,
@@ -137,7 +136,6 @@ def table_checks(cells: Sequence[Cell], models: Sequence[str]) -> tuple[Check, .
 
 CHOICES = (
     RATE_CHOICE,
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     "Rounds are known for the linear model only (30, from the plot script). The MLP needs 100 to "
     "reach what was published; the CIFAR-10 models run 150.",

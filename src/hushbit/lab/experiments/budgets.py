@@ -7,7 +7,6 @@ from hushbit.lab import published as paper
 from hushbit.lab.experiments.base import Experiment, Findings, Lab, Series, Where, published
 from hushbit.lab.experiments.schemes import authors, corrected, federation, grid_of
 from hushbit.lab.experiments.sides import (
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     Place,
     measure,
@@ -142,7 +141,6 @@ def find_accuracy(lab: Lab) -> Findings:
 
 
 CHOICES = (
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     "Rate 0.1 for what is re-created: the one of the code's two defaults that fits the figure.",
     f"Corrected schemes are tuned at epsilon {TUNED_AT:g} for each number of users and keep that "

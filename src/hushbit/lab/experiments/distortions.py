@@ -8,7 +8,6 @@ from hushbit.lab import published as paper
 from hushbit.lab.experiments.base import Experiment, Findings, Lab, Series, published
 from hushbit.lab.experiments.schemes import authors, corrected, federation, grid_of
 from hushbit.lab.experiments.sides import (
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     Place,
     Sides,
@@ -118,7 +117,6 @@ def _checks(cells: Sequence[Cell], error: Sequence[float]) -> tuple[Check, ...]:
 
 
 CHOICES = (
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     "The paper does not say rate and samples a user: 5 samples, rate 1 for CPA and 0.1 for vanilla "
     "training, as the other MNIST tables need.",

@@ -9,7 +9,7 @@ from hushbit.lab.experiments.architectures import grid, honest, place_of
 from hushbit.lab.experiments.base import Experiment, Findings, Lab, Series, Where, published
 from hushbit.lab.experiments.checks import at_least_authors, within_points
 from hushbit.lab.experiments.schemes import authors
-from hushbit.lab.experiments.sides import CHECKPOINT_CHOICE, TUNING_CHOICE, measure, tuned_series
+from hushbit.lab.experiments.sides import TUNING_CHOICE, measure, tuned_series
 from hushbit.lab.results import Axes, Cell, Check, Metric
 
 SHARES = (0.2, 0.3)
@@ -32,7 +32,7 @@ def find(lab: Lab, models: Sequence[str]) -> Findings:
     cells = _published(models) + found.cells(("accuracy",))
     chosen = tuple(line for line in found.tuned if "attack none" in line)
     return Findings(
-        AXES, tuple(cells), _checks(cells, models), (*CHOICES, *TABLE_CHOICES[3:4], *chosen),
+        AXES, tuple(cells), _checks(cells, models), (*CHOICES, *TABLE_CHOICES[2:3], *chosen),
         found.privacy, NOTES,
     )  # fmt: skip
 
@@ -69,7 +69,6 @@ def _checks(cells: Sequence[Cell], models: Sequence[str]) -> tuple[Check, ...]:
 
 
 CHOICES = (
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     "As published, attackers are drawn with replacement, so a nominal 20 % are 18 % and 30 % are "
     "26 %; corrected runs have exactly the named share. Both attacks ignore the attacker's word.",

@@ -20,7 +20,6 @@ from hushbit.lab.experiments.schemes import (
     grid_of,
 )
 from hushbit.lab.experiments.sides import (
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     Place,
     measure,
@@ -120,7 +119,6 @@ CHOICES = (
     f"{', '.join(f'{rate:g}' for rate in RATES)} (JoPEQ: rates 1 and 0.1 with radius 0.05, 0.1 and "
     "0.2) that comes nearest to the published accuracy and SNR, in units of 3 points and 1 dB. The "
     "notes show all of them: how much each figure depends on what is unknown.",
-    CHECKPOINT_CHOICE,
     TUNING_CHOICE,
     "As published: 3 points (nested: 3 x 3) at radius 0.05, nearest point, nothing divided by "
     "2p - 1, server step 1, JoPEQ with 5 levels; its tally is drawn from its exact law. 30 rounds, "
