@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -59,9 +60,9 @@ def test_processes_give_the_same_bits_and_survive_a_kill(
         with pytest.raises(RefusedBallot, match="another round") as refused:
             engine.run(refuse, SHARED, jobs(), merge)
         assert refused.value.reason == "round"
-        folder = engine._parcel.path.parent  # type: ignore[union-attr]
-        assert folder.exists()
-    assert not folder.exists()
+        assert engine._parcel is not None
+        assert engine._parcel.path.exists()
+    assert engine._parcel is None
 
 
 @pytest.mark.slow
@@ -83,6 +84,22 @@ def test_a_parcel_gives_back_what_went_in() -> None:
     parcel.close()
     assert not parcel.path.exists()
     assert (back["a"] == np.arange(7)).all()  # mapped pages outlive the file
+
+
+def test_a_parcel_has_no_file_that_could_outlive_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    parcel = Parcel({"a": np.arange(7)})
+    assert list(tmp_path.iterdir()) == []
+    assert (open_parcel(*parcel.address)["a"] == np.arange(7)).all()
+    parcel.close()
+    monkeypatch.setattr(Path, "exists", lambda _: False)  # a system without /proc
+    named = Parcel({"a": np.arange(7)})
+    assert (open_parcel(*named.address)["a"] == np.arange(7)).all()
+    assert named.path.is_relative_to(tmp_path)
+    named.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_which_engine_is_chosen() -> None:

@@ -1,6 +1,7 @@
 """Spans of users as jobs: the same run in any number of processes; what is kept of ballots."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 
 from hushbit.engine import Alone, Local
 from hushbit.errors import InvalidInput
-from hushbit.fl import votes
-from hushbit.fl.rounds import run_rounds, start
+from hushbit.fl import rounds, votes
+from hushbit.fl.rounds import one_round, run_rounds, start
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import prepare
 from hushbit.fl.votes import SPAN, Span, cast_votes, merged_votes, spans_of
@@ -62,6 +63,34 @@ def test_merging_changes_neither_side(monkeypatch: pytest.MonkeyPatch) -> None:
     assert both.honest == 40
     assert both.bytes_up == left.bytes_up + right.bytes_up
     assert both.clock.wall["train"] == left.clock.wall["train"] + right.clock.wall["train"]
+
+
+def test_a_rounds_ballots_appear_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(votes, "SPAN", 20)
+    settings = Settings(users=60, rounds=2, mechanism="cpa", epsilon_per_bit=0.5)
+    setup = dataclasses.replace(prepare(settings), ballots=tmp_path / "b")
+    progress = start(setup)
+    one_round(setup, progress)
+    files = {path: path.read_bytes() for path in (tmp_path / "b").rglob("*.parquet")}
+    assert {path.parent.name for path in files} == {"round=0"}
+    assert len(files) == 3
+
+    def failing(setup: Any, span: Span) -> Any:
+        if span.users[0] == 40:
+            assert len(list((tmp_path / "b").rglob("*.parquet"))) == 5
+            raise InvalidInput("no more")
+        return cast_votes(setup, span)
+
+    monkeypatch.setattr(rounds, "cast_votes", failing)
+    with pytest.raises(InvalidInput, match="no more"):
+        one_round(setup, progress)
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["round=0"]
+    monkeypatch.undo()
+    monkeypatch.setattr(votes, "SPAN", 20)
+    one_round(setup, start(setup))  # as a resumed run does whose checkpoint was not yet written
+    assert {path: path.read_bytes() for path in (tmp_path / "b").rglob("*.parquet")} == files
 
 
 def test_state_of_a_million_users_is_refused() -> None:

@@ -18,7 +18,7 @@ from hushbit.fl.setup import prepare
 from hushbit.fl.votes import Span, cast_votes
 from hushbit.rest.report import count_folder, new_folder
 from hushbit.rest.scratch import LOCK
-from hushbit.rest.store import find_sources
+from hushbit.rest.store import find_sources, whole_round
 from hushbit.robust.round import robust_estimate
 
 FILLING = """
@@ -99,7 +99,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray
                  radius=0.05, attack="directed", attackers=0.2, defence="spectral", seed=4)
     )  # fmt: skip
     setup = dataclasses.replace(setup, ballots=folder)
-    votes = cast_votes(setup, Span(0, np.arange(150), start(setup).params, setup.mechanism))
+    span = Span(0, np.arange(150), start(setup).params, setup.mechanism)
+    with whole_round(folder, 0):
+        votes = cast_votes(setup, span)
     assert votes.removals is not None
     assert votes.removals.verdict.shift is not None
     estimate = robust_estimate(

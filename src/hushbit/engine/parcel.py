@@ -1,8 +1,10 @@
 """What all jobs share, packed once: workers map its arrays from one file, none copies them."""
 
 import mmap
+import os
 import pickle
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ class Parcel:
     """An object in a temporary file: its pickle, and its arrays beside it as plain bytes.
 
     Memory stays flat in workers: the pages of a mapped file are in memory once for all of them.
+    Where the system can name an open file, it has no other name, and ends with this process.
     """
 
     def __init__(self, content: Any) -> None:
@@ -23,17 +26,22 @@ class Parcel:
         self.slots: list[tuple[int, int]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="hushbit-")
         self.path = Path(self._folder.name) / "arrays"
+        self._file = self.path.open("wb")
         try:
-            with self.path.open("wb") as file:
-                for buffer in buffers:
-                    raw = buffer.raw()
-                    file.write(bytes(-file.tell() % ALIGNMENT))
-                    self.slots.append((file.tell(), raw.nbytes))
-                    file.write(raw)
-                file.write(b"\0")  # an empty file cannot be mapped
+            for buffer in buffers:
+                raw = buffer.raw()
+                self._file.write(bytes(-self._file.tell() % ALIGNMENT))
+                self.slots.append((self._file.tell(), raw.nbytes))
+                self._file.write(raw)
+            self._file.write(b"\0")  # an empty file cannot be mapped
+            self._file.flush()
         except OSError as error:
             self.close()
             raise DamagedFile(f"no room to share data with workers: {error}") from error
+        opened = Path(f"/proc/{os.getpid()}/fd/{self._file.fileno()}")
+        if opened.exists():
+            self.path = opened
+            self._folder.cleanup()
 
     @property
     def address(self) -> tuple[bytes, str, list[tuple[int, int]]]:
@@ -42,6 +50,8 @@ class Parcel:
 
     def close(self) -> None:
         """Take the file away; workers that mapped it keep their pages."""
+        with suppress(OSError):  # what could not be written for want of room
+            self._file.close()
         self._folder.cleanup()
 
 

@@ -13,6 +13,7 @@ from hushbit.fl.metrics import Distortion, distortion
 from hushbit.fl.setup import Setup
 from hushbit.fl.training import evaluate, fresh_state, keep_rows
 from hushbit.fl.votes import Span, cast_votes, merged_votes, spans_of
+from hushbit.rest.store import whole_round
 from hushbit.robust.poison import TARGET, stamped
 from hushbit.robust.round import robust_estimate
 from hushbit.tuning.auto import tuned, tuning_state
@@ -94,7 +95,8 @@ def one_round(setup: Setup, progress: Progress, engine: Engine | None = None) ->
     # State that users keep would have to travel with them, so it ties them to this process.
     workers = Alone() if engine is None or state else engine
     round_ = Span(number, users, before, mechanism, state or None)
-    votes = workers.run(cast_votes, setup, spans_of(setup, round_), merged_votes)
+    with whole_round(setup.ballots, number):
+        votes = workers.run(cast_votes, setup, spans_of(setup, round_), merged_votes)
     clock = votes.clock
     with clock.phase("estimate"):
         estimate = robust_estimate(settings, mechanism, votes.tally, votes.ballots, votes.removals)

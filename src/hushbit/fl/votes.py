@@ -20,7 +20,7 @@ from hushbit.fl.setup import Setup
 from hushbit.fl.training import LocalChunk, joined, local_updates
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.rest.store import ballot_writer
+from hushbit.rest.store import UNFINISHED, ballot_writer
 from hushbit.robust.round import (
     FROM_HISTOGRAM,
     Removals,
@@ -102,7 +102,8 @@ def _keeper(setup: Setup, span: Span) -> AbstractContextManager[Callable[[Ballot
     if setup.ballots is None:
         return nullcontext(lambda _: None)
     # A job that is done again writes the same bytes to the same place.
-    return ballot_writer(setup.ballots, span.mechanism, span.round, f"user-{span.users[0]:012d}")
+    place, name = setup.ballots / UNFINISHED, f"user-{span.users[0]:012d}"
+    return ballot_writer(place, span.mechanism, span.round, name)
 
 
 def merged_votes(left: Votes, right: Votes) -> Votes:

@@ -7,8 +7,9 @@ checksums besides those of the ballots.
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from hushbit.rest.scratch import held, remove_abandoned
 from hushbit.rest.wire import Rows, wire_rows
 
 FORMAT = 1
+UNFINISHED = ".unfinished"
 GROUP_ROWS = 4096
 NOTE = b"hushbit ballots"
 Write = Callable[[Ballots], None]
@@ -105,6 +107,30 @@ def ballot_writer(
         raise DamagedFile(f"{target} could not be written: {error}; it was left out") from error
     finally:
         scratch.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_round(folder: Path | None, round_number: int) -> Iterator[None]:
+    """Put a round's files in place together, once all jobs have written theirs to UNFINISHED.
+
+    A round that fails leaves none; one that is done again replaces what it wrote before.
+    """
+    if folder is None:
+        yield
+        return
+    name = f"round={round_number}"
+    target, scratch = folder / name, folder / UNFINISHED / name
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        yield
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(scratch, target)
+    except OSError as error:
+        raise DamagedFile(f"{target} could not be put in place: {error}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        with suppress(OSError):
+            scratch.parent.rmdir()
 
 
 def find_sources(folder: str | Path) -> tuple[list[Source], dict[Path, str]]:
