@@ -4,7 +4,7 @@
 
 Each run is `hushbit run` in processes of its own: linear model on MNIST, 5 samples a user drawn
 with replacement, one private bit a weight. Memory is sampled from /proc (Linux) while it runs:
-pages that several processes share count once.
+pages of files that several processes share count once.
 """
 
 import argparse
@@ -65,6 +65,10 @@ def main() -> None:
             f"{row['users']:10}{row['seconds']:10.1f}{row['cpu_seconds']:10.1f}"
             f"{row['microseconds_a_user']:10.1f}{row['peak_mb']:10.0f}{row['snr_db']:10.2f}"
         )
+    if len(found) > 1:
+        first, last = found[0], found[-1]
+        growth = last["peak_mb"] / first["peak_mb"] - 1
+        print(f"{last['users'] / first['users']:g} times the users: memory {growth:+.1%}")
 
 
 if __name__ == "__main__":

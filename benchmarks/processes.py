@@ -5,7 +5,7 @@ import os
 import threading
 from pathlib import Path
 
-SAMPLE_SECONDS = 0.1
+SAMPLE_SECONDS = 0.25
 
 
 def family(parent: int) -> list[int]:
@@ -18,13 +18,20 @@ def family(parent: int) -> list[int]:
     return members
 
 
-def megabytes(process: int) -> float:
-    """Resident memory of a process; pages shared by n processes count as 1/n in each."""
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1024
-    return 0.0
+def megabytes(parent: int) -> float:
+    """Resident memory of a process and its descendants together.
+
+    What is each one's own counts in full; pages of files, which they share (libraries, arrays in
+    a parcel), count once: as many as the process has that maps most of them.
+    """
+    own, mapped = 0, 0
+    for process in family(parent):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            text = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
+            kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in text}
+            own += kilobytes["Anonymous"]
+            mapped = max(mapped, kilobytes["Rss"] - kilobytes["Anonymous"])
+    return (own + mapped) / 1024
 
 
 def cpu_seconds(parent: int) -> float:
@@ -49,8 +56,7 @@ class Peak:
 
     def _watch(self, parent: int) -> None:
         while not self._done.wait(SAMPLE_SECONDS):
-            total = sum(megabytes(process) for process in family(parent))
-            self.megabytes = max(self.megabytes, total)
+            self.megabytes = max(self.megabytes, megabytes(parent))
 
     def end(self) -> float:
         """Stop and tell."""
