@@ -12,7 +12,7 @@ from hushbit.fl.rounds import start
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import prepare
 from hushbit.lab.runs import run
-from hushbit.tuning.auto import AutoCPA, tuned, tuning_state
+from hushbit.tuning.auto import RISE, AutoCPA, tuned, tuning_state
 from hushbit.tuning.norm_vote import NormVote
 
 DIM = 512
@@ -50,6 +50,26 @@ def test_points_follow_the_updates(norm):
     assert error < 0.5 * np.mean(truth**2)
     # Half of every vector's power is common to all users: the tally alone tells.
     assert after.signal == pytest.approx(0.5, abs=0.2)
+
+
+def test_points_do_not_leap_with_the_updates_once_found():
+    """Gradients that explode must not take the steps along; what fell may come back at once."""
+    vectors = some_users(200, 1.0)
+    _, _, settled = followed(hb.CPA.auto(DIM, 200, epsilon_per_bit=1.0), vectors, 20)
+    assert settled.ceiling < 2
+    before = settled
+    for number in range(20, 24):
+        tally = one_round(before, 1000 * vectors, number)
+        after = before.after(tally)
+        assert after.norm <= before.norm * RISE * (1 + 1e-12)
+        # Points a thousand times too near give a step of their own size, not of the updates'.
+        assert np.linalg.norm(before.estimate(tally).mean) < 20 * before.norm
+        before = after
+    assert after.belief.quantile(0.5) > 2
+    _, _, small = followed(settled, vectors / 4, 8)
+    assert small.norm < 0.5
+    _, _, back = followed(small, vectors, 8)
+    assert back.norm > 0.65
 
 
 @pytest.mark.parametrize(
@@ -176,6 +196,8 @@ def test_wrong_states_are_refused():
     mechanism = hb.CPA.auto(DIM, 50, epsilon_per_bit=0.5)
     for state in ({}, {"belief": np.ones(3), "signal": np.ones(1)},
                   {**mechanism.state, "signal": np.array([np.nan])},
+                  {**mechanism.state, "ceiling": np.zeros(1)},
+                  {**mechanism.state, "ceiling": np.array([np.nan])},
                   {**mechanism.state, "signal": np.ones(2)}):  # fmt: skip
         with pytest.raises(InvalidInput):
             mechanism.resumed(state)

@@ -6,7 +6,10 @@ sees and nothing else:
     belief  about the median norm, moved by the votes (`belief.py`)
     signal  power of the mean, from the tally: |mean|² less the known noise (post-processing)
     ratio   how far out the points lie, by the smallest predicted error (`ratio.py`)
+    ceiling how far the norm may rise in one round, once the search for it is over
 """
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +32,16 @@ DOUBT = 1.5
 CAREFUL = 0.25
 """Points follow this quantile of the belief: too small costs little, too large is all noise."""
 
+SETTLED = 1.5
+"""Ratio of the belief's quartiles below which the search for the norm is over."""
+
+RISE, FALL = 2 ** (1 / 8), 0.97
+"""Once settled, points rise by at most an eighth of an octave a round, or to where they were.
+
+The ceiling falls slowly. Without it a leap of the gradients takes the points, the steps and so
+the next gradients along, and training blows up.
+"""
+
 FIRST_SIGNAL = 0.1
 SIGNAL_MEMORY = 0.7
 
@@ -40,12 +53,15 @@ class AutoCPA(NormVote):
     says so.
     """
 
-    def __init__(self, budget: Budget, belief: NormBelief, signal: float) -> None:
+    def __init__(
+        self, budget: Budget, belief: NormBelief, signal: float, ceiling: float = math.inf
+    ) -> None:
         self.budget = budget
         self.belief = belief
         self.signal = signal
+        self.ceiling = ceiling
         self.choice = best_ratio(budget.users, budget.noise, signal, budget.clips)
-        self.norm = belief.quantile(CAREFUL)
+        self.norm = min(belief.quantile(CAREFUL), ceiling)
         inner = budget.mechanism(self.norm, self.choice.ratio)
         super().__init__(inner, belief.quantile(0.5), budget.vote_epsilon)
 
@@ -54,7 +70,8 @@ class AutoCPA(NormVote):
         plain = super().estimate(tally)
         drift = self._believed(tally).quantile(0.5) / self.norm
         # A few votes may be far off, and the noise grows with the gain: two octaves at most.
-        ratio = self.choice.ratio / min(max(drift, 0.25), 4.0)
+        most = 4.0 if math.isinf(self.ceiling) else RISE**2
+        ratio = self.choice.ratio / min(max(drift, 0.25), most)
         budget = self.budget
         gain = predicted(ratio, budget.users, budget.noise, self.signal, budget.clips).gain
         noise = None if plain.noise is None else plain.noise * gain**2
@@ -69,7 +86,14 @@ class AutoCPA(NormVote):
         power = max(0.0, float(np.mean(estimate.mean**2)) - noise)
         seen = min(1.0, power * self.dim / belief.quantile(0.5) ** 2)
         signal = SIGNAL_MEMORY * self.signal + (1 - SIGNAL_MEMORY) * seen
-        return AutoCPA(self.budget, belief, signal)
+        return AutoCPA(self.budget, belief, signal, self._next_ceiling())
+
+    def _next_ceiling(self) -> float:
+        doubt = self.belief.quantile(0.75) / self.belief.quantile(0.25)
+        if math.isinf(self.ceiling) and doubt > SETTLED:
+            return math.inf
+        lately = 0.0 if math.isinf(self.ceiling) else self.ceiling * FALL
+        return max(self.norm * RISE, lately)
 
     def _believed(self, tally: Tally) -> NormBelief:
         """The belief after this round's votes."""
@@ -79,13 +103,18 @@ class AutoCPA(NormVote):
     @property
     def state(self) -> State:
         """All that changes from round to round, as arrays for a checkpoint."""
-        return {"belief": self.belief.weights, "signal": np.array([self.signal])}
+        numbers = {"signal": self.signal, "ceiling": self.ceiling}
+        return {"belief": self.belief.weights} | {n: np.array([v]) for n, v in numbers.items()}
 
     def resumed(self, state: State) -> "AutoCPA":
         """The mechanism of the same budget in a state that `state` gave."""
-        if set(state) != {"belief", "signal"} or state["signal"].shape != (1,):
-            raise InvalidInput("a tuning state holds belief and signal, as AutoCPA.state gives it")
-        return AutoCPA(self.budget, NormBelief(state["belief"]), float(state["signal"][0]))
+        numbers = {name: value for name, value in state.items() if name != "belief"}
+        if set(numbers) != {"signal", "ceiling"} or "belief" not in state:
+            raise InvalidInput("a tuning state holds belief, signal and ceiling, as state gives it")
+        if any(value.shape != (1,) for value in numbers.values()) or not state["ceiling"][0] > 0:
+            raise InvalidInput("signal and ceiling of a tuning state are one number each")
+        signal, ceiling = (float(state[name][0]) for name in ("signal", "ceiling"))
+        return AutoCPA(self.budget, NormBelief(state["belief"]), signal, ceiling)
 
 
 def auto(budget: Budget, first_norm: float) -> AutoCPA:

@@ -16,6 +16,7 @@ are cut by more than small ones; `signal` is the power of an entry of the mean.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +50,7 @@ def predicted(
     ratio: float, users: int, noise: float, signal: float, clips: str = "entries"
 ) -> Choice:
     """The error of the decoded mean for points at `ratio`, per entry, in units of s²."""
-    kept = _kept(positive("ratio", ratio), clips)
-    gain = float(_CHANCES @ _SIZES / (_CHANCES @ (_SIZES * kept)))
-    uneven = float(_CHANCES @ (_SIZES * (gain * kept - 1) ** 2) / (_CHANCES @ _SIZES))
+    gain, uneven = _effects(positive("ratio", ratio), clips)
     if real("signal", signal) < 0:
         raise InvalidInput(f"signal is a power, at least 0; got {signal!r}")
     from_bits = gain**2 * ratio**2 * positive("noise", noise) / whole("users", users, 1)
@@ -64,8 +63,25 @@ def best_ratio(users: int, noise: float, signal: float, clips: str = "entries") 
     >>> best_ratio(users=10, noise=16.7, signal=0.1).ratio < best_ratio(10**5, 16.7, 0.1).ratio
     True
     """
-    choices = [predicted(float(ratio), users, noise, signal, clips) for ratio in RATIOS]
-    return min(choices, key=lambda choice: choice.error)
+    gains, unevens = _tabled(clips)
+    each = positive("noise", noise) / whole("users", users, 1)
+    errors = (gains * RATIOS) ** 2 * each + real("signal", signal) * unevens
+    return predicted(float(RATIOS[np.argmin(errors)]), users, noise, signal, clips)
+
+
+@cache
+def _tabled(clips: str) -> tuple[Floats, Floats]:
+    """The effects of all RATIOS."""
+    gains, unevens = zip(*(_effects(float(ratio), clips) for ratio in RATIOS), strict=True)
+    return np.array(gains), np.array(unevens)
+
+
+def _effects(ratio: float, clips: str) -> tuple[float, float]:
+    """The gain that undoes the cut on average, and E[t (gain kept(t) - 1)²] / E[t]."""
+    kept = _kept(ratio, clips)
+    gain = float(_CHANCES @ _SIZES / (_CHANCES @ (_SIZES * kept)))
+    uneven = float(_CHANCES @ (_SIZES * (gain * kept - 1) ** 2) / (_CHANCES @ _SIZES))
+    return gain, uneven
 
 
 def _kept(ratio: float, clips: str) -> Floats:
