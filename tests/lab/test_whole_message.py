@@ -71,6 +71,8 @@ def test_the_experiment_runs_and_goes_on_where_it_was(
     assert again.cells == first.cells
     assert again.choices == first.choices
     assert len(seen) == 4
+    assert len(lab.spent) == 2
+    assert all(spent > 0 for spent in lab.spent.values())
     assert all(math.isfinite(cell.mean) for cell in first.cells)
     assert EXPERIMENTS["whole-message"].find is find
 

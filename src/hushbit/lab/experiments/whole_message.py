@@ -118,7 +118,12 @@ def _rounds(lab: Lab, one: Scheme, seed: int) -> list[dict[str, Any]]:
                 record.save(progress, made)
                 if lab.watch is not None:
                     lab.watch(one.name, made.number, settings.rounds)
-        return record.rows()
+        rows = record.rows()
+        lab.spent[record.folder.name] = sum(
+            float(spent) for row in rows for name, spent in row.items()
+            if name.startswith("cpu_seconds_")
+        )  # fmt: skip
+        return rows
     finally:
         record.release()
 
