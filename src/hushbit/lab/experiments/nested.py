@@ -28,7 +28,7 @@ from hushbit.lab.experiments.sides import (
 from hushbit.lab.results import Axes, Cell, Check, Metric
 from hushbit.lab.tuning import Grid
 
-RATES = (0.05, 0.09, 0.1, 0.12, 0.15, 0.2, 0.3, 1.0)
+RATES = (0.05, 0.09, 0.1, 0.11, 0.12, 0.15, 0.2, 0.3, 1.0)
 METRICS = ("accuracy", "snr_authors_db", "snr_db", "snr_median_db")
 PRIVATE, OPEN = ("CPA", "nested CPA"), ("CPA w/o RR", "nested CPA w/o RR")
 AXES = Axes("table", None, "", False, (
