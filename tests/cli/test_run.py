@@ -74,6 +74,14 @@ def test_a_run_folder_repeats_the_run(hushbit, tmp_path):
     assert {path.name for path in one.iterdir()} == names
 
 
+@pytest.fixture
+def heeds_interrupts():
+    """A shell starts background jobs with interrupts ignored; these tests need them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt_after(monkeypatch, rounds):
     save = Record.save
 
@@ -85,6 +93,7 @@ def interrupt_after(monkeypatch, rounds):
     monkeypatch.setattr(Record, "save", save_then_stop)
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_weights(hushbit, tmp_path, monkeypatch):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped run"
     hushbit("run", *SMALL, "--out", whole)
@@ -99,6 +108,7 @@ def test_ctrl_c_leaves_a_run_that_resumes_to_the_same_weights(hushbit, tmp_path,
     assert params(stopped) == params(whole)
 
 
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_ctrl_c_without_a_folder_keeps_nothing(hushbit, monkeypatch):
     def stop(*_):
         signal.raise_signal(signal.SIGINT)
