@@ -73,4 +73,4 @@ def test_claims_hold_or_fall_by_the_points_lost():
 def test_it_is_listed_and_its_runs_are_legal():
     assert EXPERIMENTS["robustness"].group == "robust"
     settings = private("linear", 3, attack="sybils", attackers=0.3, defence="spectral")
-    assert settings.radius == pytest.approx(2 * 0.37 / 7850**0.5)
+    assert settings.radius == pytest.approx(0.13 / 7850**0.5)

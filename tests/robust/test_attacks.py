@@ -2,22 +2,29 @@
 
 import dataclasses
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
 from hushbit import CPA, NestedCPA, Rotated, RoundKey, SeededCoins, Subset
-from hushbit.baselines import MVU, SignRR
+from hushbit.baselines import MVU, FedAvg, SignRR
 from hushbit.errors import InvalidInput
 from hushbit.robust.attacks import (
     CRAFTED,
+    Pull,
     View,
     against_clip,
+    allowed_score,
     craft,
     directed_bits,
+    hidden_push,
     honest_norm,
     little_z,
+    pull_of,
 )
+from hushbit.robust.pulls import noise_size
+from hushbit.robust.rules import GAP, STEPS_BACK, TOLERATED, Rule
 from hushbit.words import all_words
 
 KEY = RoundKey(b"a" * 32, 1)
@@ -148,3 +155,44 @@ def test_without_a_clip_the_others_norm_is_the_measure():
 def test_unknown_attacks_are_refused():
     with pytest.raises(InvalidInput):
         craft("nice", UPDATES, VIEW, CPA(DIM, 0.5, 0.02), 0)
+
+
+def test_the_adaptive_push_stays_where_the_filter_forgives():
+    rule, allowed = Rule(), allowed_score(0.2)
+    fading = rule.memory ** np.arange(2000)
+    depth = allowed * fading.sum() / math.sqrt((fading**2).sum())
+    # As many of the coalition as are tolerated fall below the limit by noise alone.
+    assert NormalDist().cdf(depth - STEPS_BACK) * 0.2 == pytest.approx(TOLERATED, rel=1e-3)
+    for length, natural in ((4.0, 0.0), (1.0, 2.0), (0.2, 3.0)):
+        push = hidden_push(length, natural, 0.2, 1000, 7850)
+        spread = rule.explained / (1 - rule.explained) * natural**2 / 0.16
+        assert 0 <= push <= max(0.0, max(GAP, math.sqrt(spread)) - length) + 1e-9
+        left = 0.8 * length - 0.2 * push
+        assert -push * left / math.sqrt(left**2 + 7.85) >= -allowed - 1e-9
+    assert hidden_push(9.0, 0.0, 0.2, 1000, 7850) == 0.0  # two minds already
+
+
+def test_the_adaptive_attacker_leaves_the_way_of_the_model_alone():
+    mechanism = CPA(DIM, 0.5, 0.02, clip=0.2)
+    way = np.zeros(DIM)
+    way[0] = 3.0
+    pull = Pull(VIEW.mean, 0.0)
+    view = dataclasses.replace(VIEW, pull=pull, way=way)
+    made = craft("adaptive", UPDATES[:5], view, mechanism, 0)
+    sigma, share = noise_size(mechanism), VIEW.attackers / VIEW.users
+    assert np.allclose(made[:, 0], -allowed_score(share) * sigma, rtol=1e-5)
+    assert (made[:, 1:] @ VIEW.mean[1:] < 0).all()
+
+
+def test_pull_is_what_ballots_decode_to_where_points_cut():
+    rng = np.random.default_rng(2)
+    updates = rng.normal(0.01, 0.03, (600, 64)).astype(np.float32)
+    for mechanism in (CPA(64, math.inf, 0.02), Rotated(CPA(64, math.inf, 0.02, clip=0.2))):
+        pull = pull_of(mechanism, updates, KEY)
+        ballots = mechanism.encode_many(updates, KEY.users(np.arange(600)), SeededCoins(1))
+        tally = mechanism.tally(KEY)
+        tally.add_many(ballots)
+        away = mechanism.estimate(tally).mean - pull.mean
+        assert np.abs(away).max() < 5 * 0.02 / math.sqrt(600)  # a bit's noise is below the radius
+        assert 0 < pull.natural < 0.02 * 8
+    assert pull_of(FedAvg(64), updates, KEY) is None

@@ -15,7 +15,7 @@ from hushbit.fl.training import evaluate, fresh_state, keep_rows
 from hushbit.fl.votes import Span, cast_votes, merged_votes, spans_of
 from hushbit.rest.store import whole_round
 from hushbit.robust.poison import TARGET, stamped
-from hushbit.robust.round import robust_estimate
+from hushbit.robust.round import defence_state, recalled, remembered, robust_estimate
 from hushbit.tuning.auto import tuned, tuning_state
 
 MODEL_KEY_BYTES = 80
@@ -31,6 +31,7 @@ class Progress:
     local: dict[str, NDArray[np.float32]]
     average: dict[str, NDArray[np.float64]]
     tuning: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    defence: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 @dataclass
@@ -74,6 +75,7 @@ def start(setup: Setup) -> Progress:
         local=fresh_state(setup.model, setup.federation, setup.local),
         average=setup.average.start(setup.model.dim) if setup.average else {},
         tuning=tuning_state(setup.mechanism),
+        defence=defence_state(setup.settings, setup.federation.users, params),
     )
 
 
@@ -94,7 +96,8 @@ def one_round(setup: Setup, progress: Progress, engine: Engine | None = None) ->
     users = sample_users(setup, number)
     # State that users keep would have to travel with them, so it ties them to this process.
     workers = Alone() if engine is None or state else engine
-    round_ = Span(number, users, before, mechanism, state or None)
+    earlier = recalled(progress.defence, users, before)
+    round_ = Span(number, users, before, mechanism, state or None, earlier)
     with whole_round(setup.ballots, number):
         votes = workers.run(cast_votes, setup, spans_of(setup, round_), merged_votes)
     clock = votes.clock
@@ -120,6 +123,7 @@ def one_round(setup: Setup, progress: Progress, engine: Engine | None = None) ->
         keep_rows(state, chunk)
     progress.params, progress.server, progress.average = params, server, average
     progress.tuning = tuning
+    progress.defence = remembered(progress.defence, users, votes.removals)
     progress.round = number + 1
     if made.number % settings.evaluate_every == 0 or made.number == settings.rounds:
         with clock.phase("evaluate"):

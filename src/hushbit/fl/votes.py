@@ -23,6 +23,7 @@ from hushbit.mechanism import Mechanism
 from hushbit.rest.store import UNFINISHED, ballot_writer
 from hushbit.robust.round import (
     FROM_HISTOGRAM,
+    Earlier,
     Removals,
     attacked_ballots,
     count_defended,
@@ -35,13 +36,17 @@ SPAN = 4096  # neither memory nor workers decide it: it fixes the order in which
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """One job: some users of a round, the model they start from, how they vote."""
+    """One job: some users of a round, the model they start from, how they vote.
+
+    `earlier` is what a defence remembers of them.
+    """
 
     round: int
     users: NDArray[np.int64]
     params: NDArray[np.float32]
     mechanism: Mechanism
     state: Mapping[str, NDArray[np.float32]] | None = None
+    earlier: Earlier | None = None
 
 
 @dataclass
@@ -72,7 +77,7 @@ def spans_of(setup: Setup, whole: Span) -> Iterator[Span]:
     size = whole.users.size if needs_everyone(setup.settings) else SPAN
     for begin in range(0, whole.users.size, size):
         users = whole.users[begin : begin + size]
-        yield Span(whole.round, users, whole.params, whole.mechanism, whole.state)
+        yield Span(whole.round, users, whole.params, whole.mechanism, whole.state, whole.earlier)
 
 
 def cast_votes(setup: Setup, span: Span) -> Votes:
@@ -148,10 +153,10 @@ def _vote(setup: Setup, span: Span, votes: Votes, chunk: LocalChunk) -> Ballots:
         if published:
             ballots = cast_attacked(mechanism, ballots, settings.attack, attackers, settings.seed)
         ballots = attacked_ballots(
-            settings, mechanism, ballots, updates, attackers, tally.round_key
+            settings, mechanism, ballots, updates, attackers, tally.round_key, span.earlier
         )
     with votes.clock.phase("tally"):
-        votes.removals = count_defended(settings, tally, ballots, attackers)
+        votes.removals = count_defended(settings, tally, ballots, attackers, span.earlier)
     votes.ballots = ballots if needs_everyone(settings) else None
     votes.bytes_up += len(ballots) * len(ballots[0].to_bytes())
     votes.overloaded += int(ballots.overloaded.sum())

@@ -28,7 +28,7 @@ from hushbit.fl.settings import Settings, read_settings
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 METRICS, CHECKPOINT = "metrics.jsonl", "checkpoint.npz"
 LOCK = ".lock"
-GROUPS = ("server", "local", "average", "tuning")
+GROUPS = ("server", "local", "average", "tuning", "defence")
 
 
 class Record:

@@ -11,7 +11,7 @@ scaled            the own update times -20 (model replacement against the task)
 inner-product     -mean: the sum keeps its direction but loses 2f of its length
 little            mean - z · spread, z as large as hides within the majority's spread
 sybils            four groups, each an extreme user with its own direction
-adaptive          knows the filter: against the mean, as far as it lets pass
+adaptive          knows the filter and its memory: against the mean, as far as both let pass
 label-flip, backdoor  poisoned data, see `hushbit.robust.poison`; updates and bits are honest
 """
 
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 from hushbit.ballot import Ballots
 from hushbit.checks import choice
+from hushbit.clipping import clipped
 from hushbit.cpa import CPA, NestedCPA
-from hushbit.keys import UserKeys
+from hushbit.keys import RoundKey, UserKeys
 from hushbit.mechanism import Mechanism
-from hushbit.robust.bound import hidden_spike
 from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.pulls import largest_norm, noise_size
-from hushbit.robust.rules import FAR, chi_square
+from hushbit.robust.rules import GAP, STEPS_BACK, TOLERATED, Rule
 from hushbit.rotation import Rotated, Rotation
 from hushbit.subset import Subset
 from hushbit.tally import Counters
@@ -46,12 +46,18 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What the coalition knows of the others: mean and spread of honest updates, head counts."""
+    """What the coalition knows of the others: mean and spread of honest updates, head counts.
+
+    pull  what honest ballots decode to, where points cut updates off
+    way   how the model has moved since the first round
+    """
 
     mean: NDArray[np.float64]
     spread: NDArray[np.float64]
     users: int
     attackers: int
+    pull: "Pull | None" = None
+    way: NDArray[np.float64] | None = None
 
 
 def craft(attack: str, updates: Rows, view: View, mechanism: Mechanism, seed: int) -> Rows:
@@ -65,7 +71,7 @@ def craft(attack: str, updates: Rows, view: View, mechanism: Mechanism, seed: in
     if attack == "little":
         return _repeat(view.mean - little_z(view.users, view.attackers) * view.spread, updates)
     if attack == "adaptive":
-        return _adaptive(updates, mechanism, view, against)
+        return _adaptive(updates, mechanism, view)
     if attack == "sybils":
         return _sybils(updates, mechanism, view, seed)
     return _repeat(against * extreme_norm(mechanism, view), updates)
@@ -118,6 +124,27 @@ def against_clip(mechanism: Mechanism) -> Mechanism:
     return NestedCPA(dim, epsilons, radius, stages=counts, **more)
 
 
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """What honest ballots decode to, points cutting updates off: mean, and spread along it."""
+
+    mean: NDArray[np.float64]
+    natural: float
+
+
+def pull_of(mechanism: Mechanism, updates: Rows, round_key: RoundKey) -> Pull | None:
+    """What the updates' ballots decode to; None where it is not known."""
+    inner = _inner(mechanism)
+    if not isinstance(inner, CPA) or inner.block_size > 1:
+        return None
+    turn = Rotation(mechanism.dim, round_key.rotation) if mechanism is not inner else None
+    cut = clipped(updates, inner.clip)
+    cut = np.clip(cut if turn is None else turn.forward(cut), -inner.radius, inner.radius)
+    mean = cut.mean(axis=0, dtype=np.float64)
+    natural = float((cut @ mean).std() / (float(np.linalg.norm(mean)) or 1.0))
+    return Pull(mean if turn is None else turn.back(mean), natural)
+
+
 def directed_bits(
     mechanism: Mechanism, ballots: Ballots, keys: UserKeys, target: NDArray[np.float64]
 ) -> NDArray[np.uint8]:
@@ -164,25 +191,49 @@ def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return np.packbits(bits, bitorder="little")
 
 
-def _adaptive(
-    updates: Rows, mechanism: Mechanism, view: View, against: NDArray[np.float64]
-) -> Rows:
-    """As far from the honest mean as the edge hides or the distance rule lets pass.
+def _adaptive(updates: Rows, mechanism: Mechanism, view: View) -> Rows:
+    """Against the honest pull m, and no further than the filter of many rounds lets pass.
 
-    Along the mean, honest users differ by `natural` noises, as the coalition's own updates tell;
-    the rest of the edge's variance is its own to use: f (1 - f) L² = spike - natural².
+    In noises: along the way that the model has come, a score of `allowed` against it a round keeps
+    the sum over rounds where noise trips no more of the coalition than is tolerated. Off the way
+    it pushes by L against m: as far as two minds may be apart, where the natural spread hides a
+    cut, and as its score on the mean of all, (1-f) m + f a, stays within `allowed`.
     """
-    longest, inner = honest_norm(mechanism, view), _inner(mechanism)
-    share = min(view.attackers / view.users, 0.49)
-    if isinstance(inner, CPA | Subset) and view.users >= FEWEST_USERS:
-        sigma = noise_size(inner)
-        natural = float((updates @ against).std()) / sigma
-        spike = hidden_spike(view.users, inner.dim)
-        hidden = math.sqrt(max(spike - natural**2, 0.0) / (share * (1 - share)))
-        passed = math.sqrt(chi_square(1, FAR) * (1 + natural**2))
-        away = sigma * max(hidden, passed) - float(np.linalg.norm(view.mean))
-        longest = min(longest, max(0.0, away))
-    return _repeat(against * longest, updates)
+    inner = _inner(mechanism)
+    against = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
+    known = isinstance(inner, CPA | Subset) and view.users >= FEWEST_USERS
+    if not known or view.pull is None:
+        return _repeat(against * honest_norm(mechanism, view), updates)
+    assert isinstance(inner, CPA | Subset)
+    sigma, share = noise_size(inner), min(view.attackers / view.users, 0.49)
+    pull, back = view.pull.mean / sigma, np.zeros_like(view.pull.mean)
+    if view.way is not None:
+        way = view.way / float(np.linalg.norm(view.way))
+        back, pull = -allowed_score(share) * way, pull - (pull @ way) * way
+    length = float(np.linalg.norm(pull)) or 1.0
+    push = hidden_push(length, view.pull.natural / sigma, share, view.users, inner.dim)
+    return _repeat((back - push / length * pull) * sigma, updates)
+
+
+def allowed_score(share: float) -> float:
+    """Score against the others a round, in noises, that the memory of rounds forgives.
+
+    Of a share f a part TOLERATED / f may trip on noise: n^1/2 score >= -STEPS_BACK + its quantile.
+    """
+    memory = Rule().memory
+    noise = NormalDist().inv_cdf(1 - min(TOLERATED / max(share, TOLERATED), 0.5))
+    return (STEPS_BACK - noise) * math.sqrt((1 - memory) / (1 + memory))
+
+
+def hidden_push(length: float, natural: float, share: float, users: int, dim: int) -> float:
+    """The largest L that neither two minds nor the score on the mean of all tell, in noises."""
+    rule = Rule()
+    spread = rule.explained / (1 - rule.explained) * natural**2 / (share * (1 - share))
+    apart = max(GAP, math.sqrt(spread)) - length
+    tried = np.linspace(0.0, max(apart, 0.0), 200)
+    left = (1 - share) * length - share * tried
+    scores = -tried * left / np.sqrt(left**2 + dim / users)
+    return float(tried[scores >= -allowed_score(share)].max())
 
 
 def _sybils(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Rows:

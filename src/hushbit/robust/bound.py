@@ -5,21 +5,25 @@ f · X / (2p - 1) and the mean by
 
     open <= f · sigma · sqrt(dim),      sigma = radius / (2p - 1)          (attained by `directed`)
 
-With filter, along a direction that it looks at, an accepted ballot scores at most reach + z, and
-the mean gives way to the median, which stays between two quantiles of the honest scores:
+With filter, along the estimate itself and along what users share, an accepted ballot scores at
+most reach + z, z the slack of `Rule`:
 
-    accepted <= f · (clip + z · sigma),   z the slack of `Rule`            (what any mean allows)
-    median   <= Phi^-1(1/2 / (1 - f)) · spread · sigma                     (Gaussian honest scores)
+    accepted <= f · (clip + z · sigma)                                     (what any mean allows)
 
-with spread² = 1 + h, h the variance of honest users along the direction in noises (h = reach² / 4
-at the very worst: half of them at either end of the clip). The sum of the colluders' ballots
-itself points somewhere; the filter looks there if it stands out of the noise. Below the edge the
-coalition can hide a push of at most
+and along what users share the mean gives way to the median, which stays between two quantiles of
+the honest scores:
 
-    hidden <= sqrt(f / (1 - f) · theta) · sigma,
-    theta = spike that reaches the edge (Baik, Ben Arous, Peche): (1 + theta)(1 + g / theta) = edge
+    median <= Phi^-1(1/2 / (1 - f)) · spread · sigma                       (Gaussian honest scores)
 
-with g = dim / K. The bound with filter is the larger of hidden and the smaller of the other two.
+with spread² = 1 + h², h the spread of honest users along the direction in noises (h = reach / 2
+at the very worst: half of them at either end of the clip). Over rounds, a user who pushes against
+the way that the model has come, or against the others' mean, by s noises a round has a sum of
+-s · sqrt(w) in units of its noise, w = (1 + memory) / (1 - memory). It stays with a chance of at
+most 0.13 % unless s <= lasting / (f sigma),
+
+    lasting = f · sigma · (max(STEPS_BACK, z_tail · sqrt(1 + w h²)) + STEPS_BACK) / sqrt(w)
+
+per round on average, for honest sums that are Gaussian around a median of zero or more.
 """
 
 import math
@@ -32,8 +36,7 @@ from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.pulls import largest_norm, noise_size
-from hushbit.robust.rules import Rule
-from hushbit.robust.spectrum import noise_edge
+from hushbit.robust.rules import STEPS_BACK, Rule
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
@@ -44,22 +47,22 @@ SHARES = (0.1, 0.2, 0.3, 0.4)
 class Shift:
     """l2 bounds on what colluders add to the mean, in the update's units.
 
-    open       without filter, attained
-    accepted   with filter, the mean along the directions that it looks at
-    median     with filter, the median along them, for honest users that differ the most
-    hidden     with filter, below the edge of the noise
+    open      without filter, attained
+    accepted  with filter, in one round, along the estimate and what users share
+    median    with filter, along what users share
+    lasting   with filter, in every round, against the way of the model or the others' mean
     """
 
     attackers: float
     open: float
     accepted: float
     median: float
-    hidden: float
+    lasting: float
 
     @property
     def filtered(self) -> float:
-        """The bound with filter: the larger way, and never more than without."""
-        return min(self.open, max(min(self.accepted, self.median), self.hidden))
+        """The bound of one round with filter, never more than without."""
+        return min(self.open, self.accepted)
 
     def row(self) -> dict[str, float]:
         """The figures by name."""
@@ -67,12 +70,14 @@ class Shift:
 
 
 def worst_shift(
-    attackers: float, dim: int, users: int, sigma: float, longest: float, rule: Rule | None = None
-) -> Shift:
+    attackers: float, dim: int, users: int, sigma: float, longest: float,
+    natural: float | None = None, rule: Rule | None = None,
+) -> Shift:  # fmt: skip
     """The bounds for a share of attackers; `sigma` and `longest` as told by the mechanism.
 
     sigma    noise of an entry of one decoded ballot, radius / (2p - 1) for two points
     longest  the clip, or the largest norm of an honest update
+    natural  spread of honest users along a direction, in noises; by default the largest there is
     """
     share = real("attackers", attackers)
     if not 0 <= share < 0.5:
@@ -80,24 +85,18 @@ def worst_shift(
     rule = Rule() if rule is None else rule
     users, dim = whole("users", users, FEWEST_USERS), whole("dim", dim, 1)
     sigma, longest = positive("sigma", sigma), positive("longest", longest)
-    spread = math.sqrt(1 + (longest / sigma / 2) ** 2)
+    spread = longest / sigma / 2 if natural is None else real("natural", natural)
+    window = (1 + rule.memory) / (1 - rule.memory)
+    depth = NormalDist().inv_cdf(1 - rule.tail) * math.sqrt(1 + window * spread**2)
+    pushed = (max(STEPS_BACK, depth) + STEPS_BACK) / math.sqrt(window)
+    quantile = NormalDist().inv_cdf(0.5 / (1 - share))
     return Shift(
         attackers=share,
         open=share * sigma * math.sqrt(dim),
         accepted=share * (longest + rule.slack(users) * sigma),
-        median=NormalDist().inv_cdf(0.5 / (1 - share)) * spread * sigma if share else 0.0,
-        hidden=math.sqrt(share / (1 - share) * hidden_spike(users, dim)) * sigma,
+        median=quantile * math.sqrt(1 + spread**2) * sigma,
+        lasting=share * pushed * sigma,
     )
-
-
-def hidden_spike(users: int, dim: int) -> float:
-    """The variance, in noises, of the largest spike that stays below the edge.
-
-    The larger root of (1 + theta)(1 + g / theta) = edge, g = dim / users.
-    """
-    ratio = dim / users
-    middle = noise_edge(users, dim) - 1 - ratio
-    return (middle + math.sqrt(max(middle**2 - 4 * ratio, 0.0))) / 2
 
 
 def shifts_of(mechanism: Mechanism, users: int, clip: float | None = None) -> list[Shift]:

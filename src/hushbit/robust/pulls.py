@@ -9,7 +9,7 @@ sigma = radius / (2p - 1). Nothing here needs more than the ballots, which are a
 import dataclasses
 import math
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +19,22 @@ from hushbit.baselines import MVU, SignRR
 from hushbit.cpa import CPA
 from hushbit.decode import gain_and_shift, noise_power
 from hushbit.errors import InvalidInput
-from hushbit.kernels.count import TILE_WORDS
+from hushbit.kernels.count import TILE_VOTES, TILE_WORDS
 from hushbit.kernels.signs import WORD_TAG
 from hushbit.kernels.threads import spread
+from hushbit.kernels.unmask import unmask_and_count
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.robust.bits import count_rows, score_users, transpose_bits, unmask_users
+from hushbit.robust.bits import count_rows, level_planes, score_users
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
-SCORE_BITS = 4
+SCORE_BITS = 3
+LEVELS = 2**SCORE_BITS - 1
 ROWS_AT_ONCE = 256
 KEPT_ENTRIES = 1 << 28  # up to a gigabyte is decoded once, more is decoded at each look
 Vector = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 class Pulls(Protocol):
@@ -42,8 +45,8 @@ class Pulls(Protocol):
     reach: float
     sigma: float
 
-    def combine(self, weights: Vector) -> Vector:
-        """Sum over users of weight · y."""
+    def sum_of(self, chosen: Flags) -> Vector:
+        """Sum over the chosen users of y."""
 
     def scores(self, direction: Vector) -> Vector:
         """y · direction of every user."""
@@ -53,33 +56,42 @@ class Pulls(Protocol):
 
 
 class PackedPulls:
-    """Ballots of two points: a bit an entry, kept packed."""
+    """Ballots of two points: a bit an entry, kept packed; `counter` is minus the sum of all."""
 
-    def __init__(self, rows: NDArray[np.uint8], dim: int, reach: float, sigma: float = 0.0) -> None:
+    def __init__(
+        self, rows: NDArray[np.uint64], dim: int, reach: float, sigma: float = 0.0,
+        counter: NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
         self.users, self.dim, self.reach, self.sigma = len(rows), dim, reach, sigma
-        self._words = rows.view(np.uint64)
+        self._words = rows
+        self._counter = self._counted(np.arange(self.users)) if counter is None else counter
 
-    @cached_property
-    def _turned(self) -> NDArray[np.uint64]:
-        """Bits by entry and user: a sum over users is then a score like any other."""
-        words = self._words.shape[1]
-        turned = np.empty((64 * words, -(-self.users // 64)), dtype=np.uint64)
-        spread(lambda first, last: transpose_bits(self._words, first, last, turned), words)
-        return turned[: self.dim]
+    def _counted(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
+        counter = np.zeros(self.dim, dtype=np.int64)
+        tiles = -(-self._words.shape[1] // TILE_WORDS)
+        spread(lambda first, last: count_rows(self._words, users, first, last, counter), tiles)
+        return counter
 
-    def combine(self, weights: Vector) -> Vector:
-        """Sum over users of weight · y, weights rounded to a sign and a few bits."""
-        return _scored(self._turned, weights)
+    def count(self, chosen: Flags) -> NDArray[np.int64]:
+        """The counter that a tally of two points has after the chosen ballots."""
+        few = np.flatnonzero(chosen)
+        if 2 * few.size <= self.users:
+            return self._counted(few)
+        others = np.flatnonzero(~chosen)
+        return self._counter - self._counted(others) if others.size else self._counter
+
+    def sum_of(self, chosen: Flags) -> Vector:
+        """Sum over the chosen users of y; no more than half of the ballots are read for it."""
+        return -self.count(chosen).astype(np.float64)
 
     def scores(self, direction: Vector) -> Vector:
         """y · direction, the direction rounded to a sign and a few bits."""
-        return _scored(self._words, direction)
-
-    def count(self, accepted: NDArray[np.bool_], counter: NDArray[np.int64]) -> None:
-        """Count the accepted ballots as a tally of two points does."""
-        rows = self._words if accepted.all() else self._words[accepted]
-        tiles = -(-rows.shape[1] // TILE_WORDS)
-        spread(lambda first, last: count_rows(rows, first, last, counter), tiles)
+        rows, unit = self._words, float(np.abs(direction).max()) / LEVELS or 1.0
+        planes = np.empty((1 + SCORE_BITS, rows.shape[1]), dtype=np.uint64)
+        total = level_planes(np.asarray(direction, dtype=np.float64), unit, planes)
+        found = np.empty(self.users, dtype=np.int64)
+        spread(lambda first, last: score_users(rows, planes, total, first, last, found), len(rows))
+        return np.asarray(found * unit)
 
     def powers(self) -> Vector:
         """Every entry is ±1."""
@@ -120,9 +132,9 @@ class DecodedPulls:
             row[:] = self._decode(user) / self.sigma
         return made
 
-    def combine(self, weights: Vector) -> Vector:
-        """Sum over users of weight · y."""
-        total = np.zeros(self.dim)
+    def sum_of(self, chosen: Flags) -> Vector:
+        """Sum over the chosen users of y."""
+        weights, total = chosen.astype(np.float64), np.zeros(self.dim)
         for first in range(0, self.users, ROWS_AT_ONCE):
             rows = self._rows(first)
             total += weights[first : first + len(rows)] @ rows
@@ -181,14 +193,16 @@ def _one_bit_an_entry(cpa: CPA) -> bool:
 
 def _two_point_pulls(cpa: CPA, ballots: Ballots, round_key: RoundKey) -> PackedPulls:
     keys = round_key.users(ballots.users).keys
-    payload = ballots.payload
-    rows = np.zeros((len(payload), 8 * -(-payload.shape[1] // 8)), dtype=np.uint8)
-    spread(
-        lambda first, last: unmask_users(keys, WORD_TAG, payload, first, last, rows), len(payload)
-    )
-    rows &= _words(np.ones(cpa.dim, dtype=np.uint8)).view(np.uint8)
+    payload = np.ascontiguousarray(ballots.payload)
+    rows = np.empty((len(payload), -(-payload.shape[1] // 8)), dtype=np.uint64)
+    counter = np.zeros(cpa.dim, dtype=np.int64)
+
+    def run(first: int, last: int) -> None:
+        unmask_and_count(keys, WORD_TAG, payload, first, last, rows, counter)
+
+    spread(run, -(-cpa.dim // TILE_VOTES))
     sigma = noise_size(cpa)
-    return PackedPulls(rows, cpa.dim, largest_norm(cpa) / sigma, sigma)
+    return PackedPulls(rows, cpa.dim, largest_norm(cpa) / sigma, sigma, counter)
 
 
 def _plain_reach(mechanism: SignRR | MVU) -> float:
@@ -196,32 +210,13 @@ def _plain_reach(mechanism: SignRR | MVU) -> float:
     return float(mechanism.response.beta) * math.sqrt(mechanism.dim)
 
 
-def _whole_words(payload: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _whole_words(payload: NDArray[np.uint8]) -> NDArray[np.uint64]:
     rows = np.zeros((len(payload), 8 * -(-payload.shape[1] // 8)), dtype=np.uint8)
     rows[:, : payload.shape[1]] = payload
-    return rows
+    return rows.view(np.uint64)
 
 
-def _words(bits: NDArray[Any]) -> NDArray[np.uint64]:
-    packed = np.packbits(bits, bitorder="little")
-    return np.asarray(_whole_words(packed[None, :])[0].view(np.uint64))
-
-
-def rounded(levels: Vector) -> Vector:
-    """The levels at a sign and a few bits, as sums over packed ballots take them."""
-    unit = float(np.abs(levels).max()) / (2**SCORE_BITS - 1) or 1.0
-    return np.asarray(np.rint(levels / unit) * unit)
-
-
-def _scored(rows: NDArray[np.uint64], levels: Vector) -> Vector:
-    """Sum over the bits of each row of (±1) · level, levels rounded."""
-    unit = float(np.abs(levels).max()) / (2**SCORE_BITS - 1) or 1.0
-    whole = np.rint(levels / unit).astype(np.int8)
-    sizes = np.abs(whole)
-    planes = np.stack(
-        [_words(whole < 0), *(_words(sizes & (1 << bit)) for bit in range(SCORE_BITS))]
-    )
-    total = int(sizes.sum(dtype=np.int64))
-    found = np.empty(len(rows), dtype=np.int64)
-    spread(lambda first, last: score_users(rows, planes, total, first, last, found), len(rows))
-    return np.asarray(found * unit)
+def rounded(direction: Vector) -> Vector:
+    """A direction at a sign and a few bits, as scores over packed ballots take it."""
+    unit = float(np.abs(direction).max()) / LEVELS or 1.0
+    return np.asarray(np.rint(direction / unit) * unit)

@@ -13,13 +13,15 @@ from hushbit.errors import InvalidInput
 from hushbit.fl.settings import Settings
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.robust.attacks import CRAFTED, View, against_clip, craft, directed_bits
+from hushbit.robust.attacks import CRAFTED, View, against_clip, craft, directed_bits, pull_of
 from hushbit.robust.comparators import COMPARATORS, robust_mean
 from hushbit.robust.filter import Verdict
 from hushbit.robust.filtered import filtered_estimate, filtered_tally
+from hushbit.robust.memory import Memory, State
 from hushbit.tally import Tally
 
 FROM_HISTOGRAM = ("median", "trimmed-mean")
+FIRST = "first model"
 Flags = NDArray[np.bool_]
 
 
@@ -30,6 +32,44 @@ class Removals:
     honest: float
     attackers: float
     verdict: Verdict
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """What earlier rounds tell of some users: their memory, and the way that the model has come.
+
+    `way` is None in the first round.
+    """
+
+    memory: Memory
+    way: NDArray[np.float64] | None
+
+
+def defence_state(settings: Settings, users: int, params: NDArray[np.float32]) -> State:
+    """What the defence knows before the first round: the model that the run starts from."""
+    if settings.defence != "spectral":
+        return {}
+    return {**Memory.fresh(users).state, FIRST: params.astype(np.float64)}
+
+
+def recalled(state: State, users: NDArray[np.int64], params: NDArray[np.float32]) -> Earlier | None:
+    """What the defence knows of a round's users; nothing without a defence that remembers."""
+    if not state:
+        return None
+    way = params - state[FIRST]
+    return Earlier(_memory(state).of(users), way if way.any() else None)
+
+
+def remembered(state: State, users: NDArray[np.int64], removals: "Removals | None") -> State:
+    """The state after a round."""
+    if not state or removals is None:
+        return state
+    after = _memory(state).with_rows(users, removals.verdict.memory)
+    return {**after.state, FIRST: state[FIRST]}
+
+
+def _memory(state: State) -> Memory:
+    return Memory.resumed({name: part for name, part in state.items() if name != FIRST})
 
 
 def needs_everyone(settings: Settings) -> bool:
@@ -50,7 +90,7 @@ def check_defence(settings: Settings, mechanism: Mechanism) -> None:
 
 def attacked_ballots(
     settings: Settings, mechanism: Mechanism, ballots: Ballots, updates: NDArray[np.float32],
-    attackers: Flags, round_key: RoundKey,
+    attackers: Flags, round_key: RoundKey, earlier: Earlier | None = None,
 ) -> Ballots:  # fmt: skip
     """The ballots with those of colluders who craft theirs replaced."""
     if settings.attack not in CRAFTED or not attackers.any() or attackers.all():
@@ -59,6 +99,8 @@ def attacked_ballots(
     view = View(
         honest.mean(axis=0, dtype=np.float64), honest.std(axis=0, dtype=np.float64),
         len(updates), int(attackers.sum()),
+        pull_of(mechanism, honest, round_key) if settings.attack == "adaptive" else None,
+        None if earlier is None else earlier.way,
     )  # fmt: skip
     made = craft(settings.attack, updates[attackers], view, mechanism, settings.seed)
     keys = round_key.users(ballots.users[attackers])
@@ -73,13 +115,17 @@ def attacked_ballots(
 
 
 def count_defended(
-    settings: Settings, tally: Tally, ballots: Ballots, attackers: Flags
-) -> Removals | None:
+    settings: Settings, tally: Tally, ballots: Ballots, attackers: Flags,
+    earlier: Earlier | None = None,
+) -> Removals | None:  # fmt: skip
     """Count the ballots, with the spectral defence only those that the filter accepts."""
     if settings.defence != "spectral":
         tally.add_many(ballots)
         return None
-    counted, verdict = filtered_tally(tally.mechanism, ballots, tally.round_key)
+    memory, way = (None, None) if earlier is None else (earlier.memory, earlier.way)
+    counted, verdict = filtered_tally(
+        tally.mechanism, ballots, tally.round_key, memory=memory, way=way
+    )
     tally.merge(counted)
     gone = ~verdict.accepted
     return Removals(_share(gone[~attackers]), _share(gone[attackers]), verdict)

@@ -7,12 +7,13 @@ reach     |s| > reach + z cannot be honest, z² = 2 V ln(2 K D / rate): |E s| <=
 minds     The best cut in two explains 3/4 of the variance of a uniform spread, 0.64 of a Gaussian
           one, up to 0.87 of a peak with a flat tail. A cut that explains more of what is not
           noise, between groups more than GAP noises apart, the smaller one above a natural group's
-          share, divides users of two minds: the smaller group goes, unless another direction shows
-          that it is no group itself (its variance there is above ONE_MIND times the rest's).
-distance  d² = sum over directions of (s - median)², in units of its own median over users. Of
-          honest users with Gaussian scores a share FAR lies beyond the limit (chi-square); only
-          if more than TOLERATED of all users do, which tails do not, are they removed. Users who
-          differ among each other but not in length, such as those of one class each, are alike.
+          share, divides users of two minds: the smaller group goes, unless the rest differ among
+          themselves by more than ONE_MIND of that variance, as users of many kinds do.
+against   A user's scores summed over rounds, in units of their noise, leave the others' below: more
+          than STEPS_BACK below zero (and below the median, should that be negative), where the
+          noise of an honest user who is not set back by training comes with a chance of 0.13 %;
+          and below median - z · spread, spread from the median up, where a share `tail` of users
+          with Gaussian sums lies. Only if more than TOLERATED of all users do, do they go.
 """
 
 import math
@@ -31,13 +32,13 @@ from hushbit.robust.bits import count_ones
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
+DIRECTIONS = 2  # the mean, and what users share besides
 COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit
-GAP, ONE_MIND = 5.0, 2.0
-FAR, TOLERATED = 1e-3, 0.02
-# A ballot also sways the others' weights a little: on pure noise scores have a variance of 1.6 to
-# 2.1 (K from 100 to 3000, dim from 2000 to 26 000), not of 1.
+GAP, ONE_MIND = 5.0, 0.5
+STEPS_BACK, TOLERATED = 3.0, 0.03
+UPPER = 0.9  # the spread is read off between the median and this quantile
+# A ballot that sways the others' weights within a round scores with a variance of up to 2.1.
 SCORE_VARIANCE = 2.25
-MEDIAN_DEVIATION = 0.6745
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -46,29 +47,30 @@ Flags = NDArray[np.bool_]
 class Rule:
     """What the filter promises; nothing in it depends on the data.
 
-    rate        chance that any honest user at all is removed in a round by the reach rule
-    share       largest natural group of honest users who are all of one mind
-    explained   share of the variance that a cut of honest users in two never explains
-    directions  most directions that are looked at at once
-    looks       most times that ballots are looked at in a round
+    rate       chance that any honest user at all is removed in a round by the reach rule
+    share      largest natural group of honest users who are all of one mind
+    explained  share of the variance that a cut of honest users in two never explains
+    tail       share of honest users who may stand below the others over rounds, all told
+    memory     what is left of a score a round later
+    looks      most times that ballots are looked at in a round
     """
 
     rate: float = 0.01
     share: float = 0.15
     explained: float = 0.87
-    directions: int = 12
-    looks: int = 6
+    tail: float = 0.01
+    memory: float = 0.95
+    looks: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("rate", "share", "explained"):
+        for name in ("rate", "share", "explained", "tail", "memory"):
             if not 0 < real(name, getattr(self, name)) < 1:
                 raise InvalidInput(f"{name} must lie in (0, 1); got {getattr(self, name)!r}")
-        whole("directions", self.directions, 1, 64)
         whole("looks", self.looks, 1, 100)
 
     def slack(self, users: int) -> float:
         """z: how far an honest score may leave its mean, but for a chance of rate in a round."""
-        chances = 2 * users * self.directions * self.looks / self.rate
+        chances = 2 * users * DIRECTIONS * self.looks / self.rate
         return math.sqrt(2 * SCORE_VARIANCE * math.log(chances))
 
 
@@ -104,39 +106,24 @@ def of_other_mind(scores: Vector, accepted: Flags, rule: Rule) -> Flags:
 
 
 def other_minds(scores: Vector, accepted: Flags, rule: Rule) -> Flags:
-    """The smaller groups of all directions, each only if it is of one mind itself."""
+    """The smaller groups of all directions."""
     out = np.zeros_like(accepted)
-    for column in scores.T:
-        group = of_other_mind(column, accepted, rule)
-        rest = accepted & ~group
-        # Two natural groups may share a side of one direction; another one tells them apart.
-        if group.any() and (scores[group].var(axis=0) < ONE_MIND * scores[rest].var(axis=0)).all():
-            out |= group
+    least = rule.share * (1 - rule.share) * GAP**2  # what two groups that far apart give
+    for column in scores.T[scores[accepted].var(axis=0) > least]:
+        out |= of_other_mind(column, accepted, rule)
     return out
 
 
-def far_off(scores: Vector, accepted: Flags) -> Flags:
-    """Who is far from the others on all directions together; nobody if few are."""
-    away = scores - np.median(scores[accepted], axis=0)
-    variance = (np.median(np.abs(away[accepted]), axis=0) / MEDIAN_DEVIATION) ** 2
-    variance = np.maximum(variance, 1.0)
-    # Directions of unequal spread count for less than their number (Satterthwaite).
-    freedom = float(variance.sum() ** 2 / (variance**2).sum())
-    distance = (away**2).sum(axis=1)
-    typical = max(float(np.median(distance[accepted])), chi_square(scores.shape[1], 0.5))
-    limit = typical * chi_square(freedom, FAR) / chi_square(freedom, 0.5)
-    out = accepted & (distance > limit)
-    return out if out.sum() > TOLERATED * accepted.sum() else np.zeros_like(accepted)
-
-
-def chi_square(freedom: float, tail: float) -> float:
-    """Upper quantile of the chi-square distribution (Wilson and Hilferty).
-
-    >>> round(chi_square(5, 1e-3), 1)  # exactly: 20.5
-    20.8
-    """
-    part = 2 / (9 * freedom)
-    return float(freedom * (1 - part + NormalDist().inv_cdf(1 - tail) * math.sqrt(part)) ** 3)
+def against_the_others(sums: Vector, present: Flags, rule: Rule) -> Flags:
+    """Who stands below the present users' sums of scores; nobody if few do."""
+    if (sums < -STEPS_BACK).sum() <= TOLERATED * sums.size:  # the limit is never higher
+        return np.zeros_like(present)
+    inside = sums[present]
+    middle, upper = np.median(inside), np.quantile(inside, UPPER)
+    spread = max(1.0, float(upper - middle) / NormalDist().inv_cdf(UPPER))
+    depth = NormalDist().inv_cdf(1 - rule.tail) * spread
+    out = sums < min(min(0.0, float(middle)) - STEPS_BACK, float(middle) - depth)
+    return np.asarray(out) if out.sum() > TOLERATED * sums.size else np.zeros_like(present)
 
 
 def split(values: Vector) -> float:

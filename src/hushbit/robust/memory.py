@@ -1,0 +1,79 @@
+"""What the server remembers of users from round to round: sums of scores, nothing else.
+
+Round t has two directions d, of length 1: the mean of the others' ballots, and the way that the
+model has come since the first round, which is known before the ballots are. The sums
+
+    A <- memory · A + y · d,      n <- memory² · n + 1,      noise of A / sqrt(n): variance 1
+
+tell those who push against the others a little in every round, which one ballot never does.
+Ballots are private already, and so is everything that is computed from them.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.checks import whole
+from hushbit.errors import InvalidInput
+
+Vector = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+State = dict[str, Vector]
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Sums over rounds, a row for each user.
+
+    mean, way  scores on the others' mean and on the way that the model has come
+    rounds     n of each user, rounds with a way only
+    shared     last scores on what users share besides the mean; zeros before the first round
+    gone       who was last found against the others
+    """
+
+    mean: Vector
+    way: Vector
+    rounds: Vector
+    shared: Vector
+    gone: Flags
+
+    @classmethod
+    def fresh(cls, users: int) -> "Memory":
+        """Nothing is known of anybody."""
+        zeros = np.zeros(whole("users", users, 1))
+        return cls(zeros, zeros, zeros, zeros, zeros > 0)
+
+    def of(self, users: NDArray[np.integer]) -> "Memory":
+        """The rows of some users."""
+        return Memory(*(part[users] for part in vars(self).values()))
+
+    def heard(self, mean: Vector, way: Vector, keep: float) -> "Memory":
+        """With one round's scores added."""
+        rounds = keep**2 * self.rounds + 1
+        return Memory(
+            keep * self.mean + mean, keep * self.way + way, rounds, self.shared, self.gone
+        )
+
+    def with_rows(self, users: NDArray[np.integer], rows: "Memory") -> "Memory":
+        """With the rows of some users replaced."""
+        made = {}
+        for name, part in vars(self).items():
+            made[name] = part.copy()
+            made[name][users] = getattr(rows, name)
+        return Memory(**made)
+
+    @property
+    def state(self) -> State:
+        """All of it as arrays for a checkpoint."""
+        return {name: part.astype(np.float64) for name, part in vars(self).items()}
+
+    @classmethod
+    def resumed(cls, state: State) -> "Memory":
+        """The memory that `state` gave."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        if set(state) != set(names) or len({state[name].shape for name in names}) != 1:
+            raise InvalidInput(f"a memory holds {', '.join(names)}, one number each a user")
+        sums = {name: state[name] for name in names if name != "gone"}
+        return cls(**sums, gone=state["gone"] > 0)
