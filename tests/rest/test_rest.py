@@ -21,6 +21,7 @@ from hushbit.coins import SimulationCoins
 from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.rest import ballot_writer, find_sources, recount, write_ballots
 from hushbit.rest.recount import all_ballots
+from hushbit.rest.store import NOTE
 from hushbit.rest.wire import verify, wire_rows
 
 KEY = hb.RoundKey(bytes(range(32)), 3)
@@ -161,6 +162,28 @@ def test_files_that_are_no_ballots_are_named(tmp_path: Path) -> None:
         "cut.parquet", "empty.parquet", "foreign.parquet", "lying.parquet", "text.parquet"
     ]  # fmt: skip
     assert "foreign" in bad[home / "foreign.parquet"]
+
+
+@pytest.mark.parametrize("note", [{}, [], {"round": -1}, {"round": 2**64}, {"format": 9}])
+def test_notes_that_say_nothing_sensible_are_named(tmp_path: Path, note: Any) -> None:
+    path = write_ballots(tmp_path, CPA, [cast([0])], "a")
+    table = pq.read_table(path)
+    told = json.loads(table.schema.metadata[NOTE])
+    made = {**told, **note} if note else note
+    pq.write_table(table.replace_schema_metadata({NOTE: json.dumps(made)}), path)
+    sources, bad = find_sources(tmp_path)
+    assert not sources
+    assert "its note cannot be understood" in bad[path]
+
+
+def test_ballots_of_any_width_are_a_foreign_schema(tmp_path: Path) -> None:
+    path = write_ballots(tmp_path, CPA, [cast([0])], "a")
+    table = pq.read_table(path)
+    wide = pa.table({"user": table["user"], "ballot": table["ballot"].cast(pa.binary())})
+    pq.write_table(wide.replace_schema_metadata(table.schema.metadata), path)
+    sources, bad = find_sources(tmp_path)
+    assert not sources
+    assert "a foreign schema: user uint64, ballot binary" in bad[path]
 
 
 def test_a_damaged_page_is_noticed(tmp_path: Path) -> None:

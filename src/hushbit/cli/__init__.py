@@ -31,6 +31,11 @@ def main(arguments: list[str] | None = None) -> None:
             traceback.print_exc()
         _say(str(error))
         sys.exit(WRONG_INPUT)
+    except MemoryError as error:
+        if debug:
+            traceback.print_exc()
+        _say(f"this machine's memory does not suffice: {error}; ask for less")
+        sys.exit(WRONG_INPUT)
     except (Interrupted, KeyboardInterrupt) as error:
         _say(str(error) or "interrupted")
         sys.exit(INTERRUPTED)

@@ -69,13 +69,18 @@ def tally(
         show_json(report)
     else:
         _show(report)
+    for row in report["rounds"]:
+        if row["counted"] == 0:
+            err.print(f"round {row['round']}: no ballot could be counted, so it has no mean")
 
 
 def _secret(file: Path | None, seed: int | None) -> bytes:
     from hushbit.fl.secret import simulation_secret
     from hushbit.keys import SECRET_BYTES
 
-    if (file is None) == (seed is None):
+    if file is not None and seed is not None:
+        raise InvalidInput("--secret-file and --seed were both given: ballots have one secret")
+    if file is None and seed is None:
         raise InvalidInput("ballots are opened with --secret-file, or --seed of a simulated run")
     if file is None:
         assert seed is not None

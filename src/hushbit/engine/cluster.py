@@ -31,13 +31,17 @@ class Ray:
             whole("workers", workers, 1, 512)
         self._began = not ray.is_initialized()
         if self._began:
-            ray.init(
-                address=address,
-                num_cpus=None if address else workers or threads.available(),
-                include_dashboard=None if address else False,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
+            try:
+                ray.init(
+                    address=address,
+                    num_cpus=None if address else workers or threads.available(),
+                    include_dashboard=None if address else False,
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                )
+            except Exception as error:  # Ray raises bare exceptions of many kinds here
+                where = f"at {address} (RAY_ADDRESS)" if address else "on this machine"
+                raise InvalidInput(f"no Ray cluster {where}: {error}") from error
         self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._shared: Any = None
         self._parcel: Any = None

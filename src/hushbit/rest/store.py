@@ -21,6 +21,7 @@ from hushbit.ballot import HEADER_BYTES, Ballots
 from hushbit.checks import whole
 from hushbit.describe import description_text, mechanism_from_text
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
+from hushbit.keys import LAST_ID
 from hushbit.mechanism import Mechanism
 from hushbit.rest.scratch import held, remove_abandoned
 from hushbit.rest.wire import Rows, wire_rows
@@ -196,15 +197,19 @@ def _source(path: Path) -> Source:
     if note is None:
         raise DamagedFile("a foreign Parquet file: it does not say that it holds ballots")
     names = {field.name: field.type for field in schema}
-    wide = getattr(names.get("ballot"), "byte_width", 0) if "ballot" in names else 0
+    kind = names.get("ballot")
+    wide = kind.byte_width if kind is not None and pa.types.is_fixed_size_binary(kind) else 0
     if names != {"user": pa.uint64(), "ballot": pa.binary(wide) if wide else None}:
-        raise DamagedFile(f"a foreign schema: {', '.join(names)}")
+        shown = ", ".join(f"{name} {type_}" for name, type_ in names.items())
+        raise DamagedFile(f"a foreign schema: {shown}")
     try:
         told = json.loads(note)
+        if not isinstance(told, dict) or not {"format", "round", "mechanism"} <= set(told):
+            raise ValueError("it must tell format, round and mechanism")
         number, mechanism = told["round"], mechanism_from_text(told["mechanism"])
         if told["format"] != FORMAT:
             raise ValueError(f"format {told['format']}")
-        whole("round", number, 0)
+        whole("round", number, 0, LAST_ID)
     except (ValueError, KeyError, TypeError, HushbitError) as error:
         raise DamagedFile(f"its note cannot be understood: {error}") from error
     return Source(path, number, mechanism, groups)
