@@ -112,3 +112,12 @@ def test_folders_that_are_none_or_in_the_way(hushbit: Any, stored: Path, tmp_pat
     answer = hushbit(*RUN, "--ballots", stored)
     assert answer.code != 0
     assert "do not mix" in answer.err
+
+
+def test_a_wrong_seed_is_refused_and_leaves_nothing(
+    hushbit: Any, stored: Path, tmp_path: Path
+) -> None:
+    answer = hushbit("tally", stored, "--seed", 5, "--out", tmp_path / "t")
+    assert answer.code == 2
+    assert "under another secret or seed" in answer.lines[-1]
+    assert list(tmp_path.iterdir()) == []

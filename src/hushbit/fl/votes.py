@@ -108,7 +108,8 @@ def _keeper(setup: Setup, span: Span) -> AbstractContextManager[Callable[[Ballot
         return nullcontext(lambda _: None)
     # A job that is done again writes the same bytes to the same place.
     place, name = setup.ballots / UNFINISHED, f"user-{span.users[0]:012d}"
-    return ballot_writer(place, span.mechanism, span.round, name)
+    key = RoundKey(setup.secret, span.round)
+    return ballot_writer(place, span.mechanism, span.round, name, key)
 
 
 def merged_votes(left: Votes, right: Votes) -> Votes:

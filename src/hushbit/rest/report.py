@@ -62,6 +62,7 @@ def count_folder(
     for number in sorted({source.round for source in sources}):
         chosen = [source for source in sources if source.round == number]
         key = RoundKey(secret, number)
+        check_secret(chosen, key)
         counted = recount(
             chosen, key, histogram=decoder in FROM_HISTOGRAM, engine=engine,
             skip_damaged=skip_damaged,
@@ -87,6 +88,15 @@ def count_folder(
               "filter": "spectral" if spectral else "none"}  # fmt: skip
     write_text(place / REPORT, json.dumps(report, indent=2) + "\n")
     return report
+
+
+def check_secret(sources: Sequence[Source], key: RoundKey) -> None:
+    """Refuse a secret under which the ballots were not cast: their mean would be noise."""
+    other = [source.path for source in sources if source.key_mark not in (None, key.mark.hex())]
+    if other:
+        raise InvalidInput(
+            f"{other[0]} was written under another secret or seed: name the one of that run"
+        )
 
 
 def estimated(tally: Tally, verdict: Verdict | None) -> Estimate:

@@ -21,7 +21,7 @@ from hushbit.ballot import HEADER_BYTES, Ballots
 from hushbit.checks import whole
 from hushbit.describe import description_text, mechanism_from_text
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
-from hushbit.keys import LAST_ID
+from hushbit.keys import LAST_ID, RoundKey
 from hushbit.mechanism import Mechanism
 from hushbit.rest.scratch import held, remove_abandoned
 from hushbit.rest.wire import Rows, wire_rows
@@ -35,12 +35,16 @@ Write = Callable[[Ballots], None]
 
 @dataclass(frozen=True)
 class Source:
-    """One readable file: where it lies, whose ballots it holds, how many in each row group."""
+    """One readable file: where it lies, whose ballots it holds, how many in each row group.
+
+    `key_mark` tells the round's key from another one without holding it; None where nobody said.
+    """
 
     path: Path
     round: int
     mechanism: Mechanism
     groups: tuple[int, ...]
+    key_mark: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,14 +78,18 @@ def place_of(folder: str | Path, round_number: int, name: str) -> Path:
 
 @contextmanager
 def ballot_writer(
-    folder: str | Path, mechanism: Mechanism, round_number: int, name: str
-) -> Iterator[Write]:
-    """A function that appends a batch to one file, which appears at the end or never."""
+    folder: str | Path, mechanism: Mechanism, round_number: int, name: str,
+    round_key: RoundKey | None = None,
+) -> Iterator[Write]:  # fmt: skip
+    """A function that appends a batch to one file, which appears at the end or never.
+
+    With the round's key the file can tell a wrong secret; the key itself is not written.
+    """
     pa, pq = arrow()
     target = place_of(folder, whole("round", round_number, 0), name)
     scratch = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     size = HEADER_BYTES + (mechanism.payload_bits + 7) // 8
-    schema = _schema(pa, size).with_metadata({NOTE: _note(mechanism, round_number)})
+    schema = _schema(pa, size).with_metadata({NOTE: _note(mechanism, round_number, round_key)})
 
     def write(batch: Ballots) -> None:
         if batch.fingerprint != mechanism.fingerprint or batch.round != round_number:
@@ -210,13 +218,18 @@ def _source(path: Path) -> Source:
         if told["format"] != FORMAT:
             raise ValueError(f"format {told['format']}")
         whole("round", number, 0, LAST_ID)
+        mark = told.get("key mark")
+        if mark is not None and not isinstance(mark, str):
+            raise ValueError(f"key mark {mark!r}")
     except (ValueError, KeyError, TypeError, HushbitError) as error:
         raise DamagedFile(f"its note cannot be understood: {error}") from error
-    return Source(path, number, mechanism, groups)
+    return Source(path, number, mechanism, groups, mark)
 
 
-def _note(mechanism: Mechanism, round_number: int) -> bytes:
+def _note(mechanism: Mechanism, round_number: int, round_key: RoundKey | None) -> bytes:
     told = {"format": FORMAT, "round": round_number, "mechanism": description_text(mechanism)}
+    if round_key is not None:
+        told["key mark"] = round_key.mark.hex()
     return json.dumps(told).encode()
 
 
