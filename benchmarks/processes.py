@@ -5,7 +5,7 @@ import os
 import threading
 from pathlib import Path
 
-SAMPLE_SECONDS = 0.25
+SAMPLE_SECONDS = 0.05  # a short run may hold its most for a tenth of a second
 
 
 def family(parent: int) -> list[int]:

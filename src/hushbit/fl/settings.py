@@ -91,7 +91,7 @@ class Settings:
     defence: str = _option("none", f"{', '.join(DEFENCES[:-1])} or {DEFENCES[-1]}.")
     seed: int = _option(0, "Decides data split, start, batches and simulated coins.")
     evaluate_every: int = _option(1, "Test the model every so many rounds.")
-    memory_mb: float = _option(32.0, "Memory for updates held at once.")
+    memory_mb: float = _option(16.0, "Memory for updates held at once.")
     delta: float = _option(1e-5, "Delta at which (epsilon, delta) figures are stated.")
 
     def __post_init__(self) -> None:

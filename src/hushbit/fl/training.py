@@ -46,7 +46,7 @@ class LocalSettings:
     steps: int = 1
     batch_size: int = 16
     optimizer: Optimizer = field(default_factory=Optimizer)
-    memory_mb: float = 32.0
+    memory_mb: float = 16.0
 
     def __post_init__(self) -> None:
         whole("steps", self.steps, 1)

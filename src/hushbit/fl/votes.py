@@ -97,6 +97,7 @@ def cast_votes(setup: Setup, span: Span) -> Votes:
             chunk = next(chunks, None)
         while chunk is not None:
             keep(_vote(setup, span, votes, chunk))
+            del chunk  # before the next one is made: one chunk's updates in memory, not two
             with votes.clock.phase("train"):
                 chunk = next(chunks, None)
     return votes
