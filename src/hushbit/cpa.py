@@ -61,17 +61,19 @@ class CPA(Mechanism):
         dim: int, users: int, *, epsilon_per_bit: float | None = None,
         epsilon_per_message: float | None = None, delta: float | None = None, k: int | None = None,
         bits_per_weight: float | None = None, first_norm: float = 1.0,
+        first_octaves: float = 1.5,
     ) -> "AutoCPA":  # fmt: skip
         """CPA without knobs: `mechanism = mechanism.after(tally)` follows the updates.
 
         Give `epsilon_per_bit`, or `epsilon_per_message` with `delta` (0 for a pure one). `users`
-        vote in a round. `first_norm` is a public guess of an update's norm; private votes mend it.
+        vote in a round. `first_norm` is a public guess of an update's norm, as likely as not within
+        a factor of two to the power `first_octaves`; private votes mend it.
         """
         from hushbit.tuning.auto import auto
         from hushbit.tuning.budget import Budget
 
         budget = Budget(dim, users, epsilon_per_bit, epsilon_per_message, delta, k, bits_per_weight)
-        return auto(budget, first_norm)
+        return auto(budget, first_norm, first_octaves)
 
     def _set_up(
         self, dim: int, epsilons: tuple[float, ...], radius: float, counts: tuple[int, ...],

@@ -15,13 +15,16 @@ from hushbit.fl.attacks import (
 )
 from hushbit.fl.mechanisms import TAKES, build_mechanism
 from hushbit.fl.models import build_model
+from hushbit.fl.optimizers import ConstantRate
 from hushbit.fl.settings import Settings
+from hushbit.fl.training import LocalSettings
 from hushbit.keys import RoundKey
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 from hushbit.tuning.norm_vote import NormVote
 
 MODEL = build_model("linear", (1, 3, 3), 7)
+LOCAL = LocalSettings(ConstantRate(0.1))
 DIM = MODEL.dim
 KEY = RoundKey(bytes(32), 4)
 USERS = np.arange(6)
@@ -34,16 +37,16 @@ def mechanisms():
         step = {"sign_step": 0.1} if name == "signsgd" else {}
         for rotate in (False, True) if "rotate" in takes else (False,):
             settings = Settings(mechanism=name, rotate=rotate, **private, **step)
-            yield f"{name}{' rotated' if rotate else ''}", build_mechanism(settings, MODEL)
+            yield f"{name}{' rotated' if rotate else ''}", build_mechanism(settings, MODEL, LOCAL)
     yield "nested 2,4,2", NestedCPA(DIM, 1.0, 0.1, stages=(2, 4, 2))
     yield "E8", CPA(DIM, 1.0, 0.1, lattice="E8", points=16)
     yield "subset", Subset(CPA(DIM, 1.0, 0.1), 5)
     yield "rotated subset", Rotated(Subset(CPA(DIM, 1.0, 0.1), 5))
     more = {"mechanism": "jopeq", "epsilon_per_bit": 1.0}
-    yield "jopeq A2", build_mechanism(Settings(lattice="A2", **more), MODEL)
+    yield "jopeq A2", build_mechanism(Settings(lattice="A2", **more), MODEL, LOCAL)
     yield (
         "mvu 2 bits",
-        build_mechanism(Settings(mechanism="mvu", epsilon_per_bit=1.0, bits=2), MODEL),
+        build_mechanism(Settings(mechanism="mvu", epsilon_per_bit=1.0, bits=2), MODEL, LOCAL),
     )
 
 

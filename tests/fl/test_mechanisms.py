@@ -9,11 +9,14 @@ from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import InvalidInput
 from hushbit.fl.mechanisms import OPTIONS, TAKES, build_mechanism, mechanism_name, whole_numbers
 from hushbit.fl.models import build_model
+from hushbit.fl.optimizers import ConstantRate
 from hushbit.fl.settings import FIELDS, Settings
+from hushbit.fl.training import LocalSettings
 from hushbit.rotation import Rotated
 from hushbit.tuning.auto import AutoCPA
 
 MODEL = build_model("linear", (1, 8, 8), 10)
+LOCAL = LocalSettings(ConstantRate(0.1))
 NEEDED = {"signsgd": {"sign_step": 0.01}}
 VALUES = {
     "epsilon_per_bit": 0.5, "radius": 0.1, "points": 4, "stages": "2,4", "lattice": "A2",
@@ -26,7 +29,7 @@ VALUES = {
 def built(name, **options):
     private = {"epsilon_per_bit": 0.5} if "epsilon_per_bit" in TAKES[mechanism_name(name)] else {}
     needed = NEEDED.get(mechanism_name(name), {})
-    return build_mechanism(Settings(mechanism=name, **private | needed | options), MODEL)
+    return build_mechanism(Settings(mechanism=name, **private | needed | options), MODEL, LOCAL)
 
 
 def test_each_name_gives_its_own_mechanism():
@@ -71,7 +74,7 @@ def test_every_option_changes_the_mechanism(name, option, needed):
 @pytest.mark.parametrize("name", [n for n, takes in TAKES.items() if "epsilon_per_bit" in takes])
 def test_privacy_has_no_default(name):
     with pytest.raises(InvalidInput, match="--epsilon-per-bit"):
-        build_mechanism(Settings(mechanism=name, **NEEDED.get(name, {})), MODEL)
+        build_mechanism(Settings(mechanism=name, **NEEDED.get(name, {})), MODEL, LOCAL)
 
 
 @pytest.mark.parametrize("name", list(TAKES))
@@ -108,8 +111,10 @@ def test_no_randomized_response_means_infinite_epsilon():
 
 def test_signsgd_asks_for_its_step():
     with pytest.raises(InvalidInput, match="--sign-step"):
-        build_mechanism(Settings(mechanism="signsgd", epsilon_per_bit=0.5), MODEL)
-    build_mechanism(Settings(mechanism="signsgd", epsilon_per_bit=0.5, preset="authors"), MODEL)
+        build_mechanism(Settings(mechanism="signsgd", epsilon_per_bit=0.5), MODEL, LOCAL)
+    build_mechanism(
+        Settings(mechanism="signsgd", epsilon_per_bit=0.5, preset="authors"), MODEL, LOCAL
+    )
 
 
 def test_unknown_names_list_the_known():

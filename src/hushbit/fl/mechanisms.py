@@ -10,7 +10,9 @@ from hushbit.checks import choice
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import InvalidInput
 from hushbit.fl.models import Model
+from hushbit.fl.rehearsal import rehearsed_norm
 from hushbit.fl.settings import Settings
+from hushbit.fl.training import LocalSettings
 from hushbit.mechanism import Mechanism
 from hushbit.rotation import Rotated
 
@@ -27,8 +29,8 @@ TAKES: dict[str, set[str]] = {
     "jopeq": SHARED | {"mode", "levels", "lattice"},
     "mvu": (SHARED | {"bits"}) - {"preset"},
 }
-UPDATE_NORM = 5.0
-"""First guess of the norm of a local gradient: votes mend it, so a factor of ten does no harm."""
+FIRST_OCTAVES = 0.5
+"""Doubt about the norm that a rehearsal tells: half of the belief within so many octaves."""
 
 ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
 OPTIONS = sorted(set().union(*TAKES.values()))
@@ -42,8 +44,8 @@ def mechanism_name(name: str) -> str:
     return known
 
 
-def build_mechanism(settings: Settings, model: Model) -> Mechanism:
-    """The mechanism that the settings ask for, sized for a model."""
+def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> Mechanism:
+    """The mechanism that the settings ask for, sized for a model and for how users train it."""
     name = mechanism_name(settings.mechanism)
     options = {key: getattr(settings, key) for key in OPTIONS}
     given = {key: value for key, value in options.items() if value is not None}
@@ -58,7 +60,7 @@ def build_mechanism(settings: Settings, model: Model) -> Mechanism:
         raise InvalidInput(f"mechanism {name} needs --epsilon-per-bit: privacy has no default")
     rotate = given.pop("rotate", False)
     if name == "cpa-auto":
-        return _auto(settings, model)
+        return _auto(settings, model, local)
     made = _BUILDERS[name](model, given)
     return Rotated(made) if rotate else made
 
@@ -79,13 +81,16 @@ def _cpa(model: Model, given: dict[str, Any]) -> Mechanism:
     return made
 
 
-def _auto(settings: Settings, model: Model) -> Mechanism:
+def _auto(settings: Settings, model: Model, local: LocalSettings) -> Mechanism:
+    fewer = settings.partition == "per-user"
+    samples = min(local.batch_size, settings.samples_per_user) if fewer else local.batch_size
     users = max(1, round(settings.participation * settings.users))
     return CPA.auto(
         model.dim, users, epsilon_per_bit=settings.epsilon_per_bit,
         epsilon_per_message=settings.epsilon_per_message, delta=settings.message_delta,
         k=settings.k, bits_per_weight=settings.bits_per_weight,
-        first_norm=UPDATE_NORM * settings.local_rate * settings.steps,
+        first_norm=rehearsed_norm(model, local, samples, settings.seed),
+        first_octaves=FIRST_OCTAVES,
     )  # fmt: skip
 
 

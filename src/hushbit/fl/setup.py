@@ -49,7 +49,11 @@ def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
     writers = settings.partition == "writer"
     data = load(settings.dataset, folder, writers=writers)
     model = build_model(settings.model, data.input_shape, data.classes, settings.weights_file)
-    mechanism = build_mechanism(settings, model)
+    optimizer = Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum)
+    local = LocalSettings(
+        _rate(settings), settings.steps, settings.batch_size, optimizer, settings.memory_mb
+    )
+    mechanism = build_mechanism(settings, model, local)
     check_defence(settings, mechanism)
     rng = np.random.default_rng([settings.seed, 0xDA7A])
     training, validation = partition.hold_out(len(data.train_y), settings.validation, rng)
@@ -61,7 +65,6 @@ def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
             f"a share of {settings.attackers} of {federation.users} users is no attacker at all: "
             "raise --attackers or --users"
         )
-    optimizer = Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum)
     _check_state(optimizer, federation.users, model.dim)
     federation = poisoned(federation, attackers, settings.attack, data.classes)
     return Setup(
@@ -71,10 +74,7 @@ def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
         validation=validation,
         model=model,
         mechanism=mechanism,
-        local=LocalSettings(
-            _rate(settings), settings.steps, settings.batch_size,
-            optimizer, settings.memory_mb,
-        ),
+        local=local,
         server=_server(settings),
         average=WeightAverage() if settings.average_weights else None,
         attackers=attackers,

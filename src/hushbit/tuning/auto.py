@@ -26,9 +26,6 @@ from hushbit.tuning.ratio import best_ratio, predicted
 
 State = dict[str, NDArray[np.float64]]
 
-DOUBT = 1.5
-"""Octaves of doubt about the first guess of a norm."""
-
 CAREFUL = 0.25
 """Points follow this quantile of the belief: too small costs little, too large is all noise."""
 
@@ -117,11 +114,11 @@ class AutoCPA(NormVote):
         return AutoCPA(self.budget, NormBelief(state["belief"]), signal, ceiling)
 
 
-def auto(budget: Budget, first_norm: float) -> AutoCPA:
-    """The first round's mechanism, from a public guess of an update's norm."""
+def auto(budget: Budget, first_norm: float, first_octaves: float) -> AutoCPA:
+    """The first round's mechanism, from a public guess of an update's norm and its doubt."""
     if not 1e-20 <= length("first_norm", first_norm) <= 1e10:
         raise InvalidInput(f"first_norm must be from 1e-20 to 1e10; got {first_norm!r}")
-    return AutoCPA(budget, NormBelief.around(first_norm, DOUBT), FIRST_SIGNAL)
+    return AutoCPA(budget, NormBelief.around(first_norm, first_octaves), FIRST_SIGNAL)
 
 
 def tuned(mechanism: Mechanism, state: State) -> Mechanism:

@@ -61,7 +61,7 @@ TASKS = (
         {"data": "QMNIST by writer", "model": "linear", "users": 530},
         {"model": "linear", "users": 530, "partition": "writer"}, 150, (0.1, 0.2), 1.0,
     ),
-    _mnist("mlp", 1000, 150, (0.2, 0.3), 1.0),
+    _mnist("mlp", 1000, 150, (0.2, 0.3, 0.5), 1.0),
     _mnist("cnn2", 100, 300, (0.1, 0.2), 2.0),
 )  # fmt: skip
 CIFAR = Task(
