@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from hushbit.decode import Estimate
 from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.fl.metrics import Distortion
 from hushbit.fl.rounds import Progress, Round
@@ -18,6 +19,9 @@ from hushbit.lab.record import CHECKPOINT, CONFIG, ENVIRONMENT, METRICS, Record
 
 SETTINGS = Settings(mechanism="cpa", epsilon_per_bit=0.5, users=3)
 NOTES = {"coins": "SimulationCoins"}
+
+MEAN = np.zeros(3)
+ESTIMATE = Estimate(MEAN, MEAN, 3, unbiased=True)
 
 
 def progress(number=0):
@@ -30,7 +34,9 @@ def progress(number=0):
 
 
 def made(number, snr=1.5):
-    return Round(number, 3, 30, 60, 0.0, 2.0, Distortion(snr, 2.0, 3.0, 0.1), 0.5, 1.0)
+    return Round(
+        number, 3, 30, 60, 0.0, 2.0, Distortion(snr, 2.0, 3.0, 0.1), MEAN, ESTIMATE, 0.5, 1.0
+    )
 
 
 def begun(folder, rounds=0):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.decode import Estimate
 from hushbit.engine import Alone, Engine
 from hushbit.errors import InvalidInput
 from hushbit.fl.metrics import Distortion, distortion
@@ -19,6 +20,7 @@ from hushbit.robust.round import defence_state, recalled, remembered, robust_est
 from hushbit.tuning.auto import tuned, tuning_state
 
 MODEL_KEY_BYTES = 80
+NO_FIGURES = ("number", "seconds", "cpu_seconds", "distortion", "true_mean", "estimate")
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Progress:
 
 @dataclass
 class Round:
-    """What one round brought."""
+    """What one round brought. The true mean and its estimate are for those who look closer."""
 
     number: int
     users: int
@@ -45,6 +47,8 @@ class Round:
     overload_rate: float
     training_loss: float
     distortion: Distortion
+    true_mean: NDArray[np.float64] = field(repr=False)
+    estimate: Estimate = field(repr=False)
     test_accuracy: float | None = None
     test_loss: float | None = None
     validation_accuracy: float | None = None
@@ -60,7 +64,7 @@ class Round:
         times |= {f"cpu_seconds_{phase}": spent for phase, spent in self.cpu_seconds.items()}
         plain = {
             key: value for key, value in vars(self).items()
-            if key not in ("number", "seconds", "cpu_seconds", "distortion")
+            if key not in NO_FIGURES
         }  # fmt: skip
         return {"round": self.number, **plain, **self.distortion.row(), **times}
 
@@ -107,6 +111,7 @@ def one_round(setup: Setup, progress: Progress, engine: Engine | None = None) ->
     with clock.phase("step"):
         params, server = setup.server.step(before, estimate.mean, progress.server)
         average = setup.average.include(params, progress.average) if setup.average else {}
+    true_mean = votes.mean()
     made = Round(
         number=number + 1,
         users=users.size,
@@ -114,7 +119,9 @@ def one_round(setup: Setup, progress: Progress, engine: Engine | None = None) ->
         bytes_down=users.size * (before.nbytes + MODEL_KEY_BYTES),
         overload_rate=votes.overloaded / (users.size * mechanism.guarantee.groups[0][1]),
         training_loss=votes.loss / users.size,
-        distortion=distortion(before, votes.mean(), estimate.mean, setup.model.layers),
+        distortion=distortion(before, true_mean, estimate.mean, setup.model.layers),
+        true_mean=true_mean,
+        estimate=estimate,
     )
     if votes.removals is not None:
         made.removed_honest = votes.removals.honest

@@ -6,12 +6,14 @@ import time
 from typing import Any
 
 from hushbit.errors import InvalidInput
-from hushbit.fl.rounds import run_rounds, start
+from hushbit.fl.metrics import distortion
+from hushbit.fl.rounds import Round, run_rounds, start
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import Setup, prepare
 from hushbit.fl.training import TrainingDiverged
 from hushbit.lab.authors import authors_rounds, follows_law
 from hushbit.lab.cells import Outcome, guessing
+from hushbit.tuning.wiener import shrunken
 
 OUT_OF_RANGE = ("no longer finite", "must stay below", "NaN or infinite", "must be finite")
 
@@ -24,12 +26,22 @@ def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
         if follows_law(settings):
             rows = list(authors_rounds(setup))
         else:
-            rows = [made.row() for made in run_rounds(setup, start(setup))]
+            rows = [_row(setup, made) for made in run_rounds(setup, start(setup))]
     except (TrainingDiverged, InvalidInput) as failure:
         if not isinstance(failure, TrainingDiverged) and not _out_of_range(failure):
             raise
         return guessing(settings, failure, time.process_time() - begun)
     return outcome_of(setup, rows, time.process_time() - begun)
+
+
+def _row(setup: Setup, made: Round) -> dict[str, Any]:
+    """A round's figures, and the SNR of the best guess of its mean, which no step is taken by."""
+    noise = float(made.estimate.variance.mean())
+    if noise == 0 or not math.isfinite(noise):
+        return made.row()
+    shapes = [slot.shape for slot in setup.model.shapes]
+    best = shrunken(made.estimate.mean, noise, shapes)
+    return made.row() | {"snr_wiener_db": distortion(best, made.true_mean, best).snr_db}
 
 
 def _out_of_range(failure: InvalidInput) -> bool:
@@ -48,7 +60,10 @@ def outcome_of(setup: Setup, rows: list[dict[str, Any]], seconds: float) -> Outc
         )
         for row in tested
     )
-    ratios = [10 ** (row["snr_db"] / 10) for row in rows if math.isfinite(row["snr_db"])]
+    ratios, best = (
+        [10 ** (row[name] / 10) for row in rows if math.isfinite(row.get(name, math.nan))]
+        for name in ("snr_db", "snr_wiener_db")
+    )
     layers = [row["snr_layers"] for row in rows if math.isfinite(row["snr_layers"])]
     return Outcome(
         accuracy=curve[-1][2],
@@ -62,6 +77,7 @@ def outcome_of(setup: Setup, rows: list[dict[str, Any]], seconds: float) -> Outc
         seconds=seconds,
         removed_honest=_mean_percent(rows, "removed_honest"),
         removed_attackers=_mean_percent(rows, "removed_attackers"),
+        snr_wiener_db=_decibel(best, statistics.fmean),
         backdoor=_mean_percent(tested[-1:], "backdoor_rate"),
     )
 
