@@ -25,7 +25,7 @@ def write_whole(target: Path, write: Callable[[IO[bytes]], Any]) -> None:
         _sync_folder(target.parent)
     except OSError as error:
         raise DamagedFile(
-            f"{target} could not be written: {error}; what was there is unchanged"
+            f"{target} could not be written: {error.strerror or error}; what was there is unchanged"
         ) from error
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 RUN = ("run", "--users", 60, "--rounds", 2, "--mechanism", "cpa", "--epsilon-per-bit", 0.5,
@@ -121,3 +123,17 @@ def test_a_wrong_seed_is_refused_and_leaves_nothing(
     assert answer.code == 2
     assert "under another secret or seed" in answer.lines[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_count_of_nothing_is_no_success(hushbit: Any, stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored, tmp_path / "b")
+    for path in (tmp_path / "b").rglob("*.parquet"):
+        table = pq.read_table(path)
+        blank = pa.array([bytes(table.schema.field("ballot").type.byte_width)] * len(table))
+        made = table.set_column(1, table.schema.field("ballot"), blank.cast(table.schema[1].type))
+        pq.write_table(made.cast(table.schema), path)
+    answer = hushbit("tally", tmp_path / "b", "--seed", 4, "--out", tmp_path / "t", "--json")
+    assert answer.code == 1
+    report = json.loads(answer.out)
+    assert [row["counted"] for row in report["rounds"]] == [0, 0]
+    assert "round 1: no ballot could be counted" in answer.err

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from typing import Any
 
 from rich import box
@@ -15,6 +16,13 @@ err = Console(stderr=True)
 def show_json(result: Any) -> None:
     """Print a result as JSON; numbers that JSON lacks become strings."""
     print(json.dumps(_plain(result), indent=2))
+
+
+def announce_cluster(engine: str) -> None:
+    """Say that a cluster is being asked: one that does not answer is waited for in silence."""
+    address = os.environ.get("RAY_ADDRESS")
+    if engine == "ray" and address:
+        err.print(f"asking the Ray cluster at {address} (RAY_ADDRESS)", highlight=False)
 
 
 def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:

@@ -9,8 +9,8 @@ import typer
 
 from hushbit.cli import Interrupted
 from hushbit.cli.extras import need_lab
+from hushbit.cli.output import announce_cluster, show_json, table
 from hushbit.cli.output import out as console
-from hushbit.cli.output import show_json, table
 from hushbit.errors import InvalidInput
 
 
@@ -56,6 +56,7 @@ def run(
     else:
         settings = settings_from(named, config)
     jobs = math.ceil(settings.users * settings.participation / SPAN)
+    announce_cluster(engine)
     try:
         with (
             chosen_engine(engine, workers, jobs) as place,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hushbit.checks import choice
-from hushbit.cli.output import err, out, show_json, table
+from hushbit.cli.output import announce_cluster, err, out, show_json, table
 from hushbit.errors import DamagedFile, InvalidInput
 
 DECODERS = ("mean", "median", "trimmed-mean", "shrunken")
@@ -59,6 +59,7 @@ def tally(
     if not found:
         raise InvalidInput(f"{ballots} holds no readable ballots of that kind")
     jobs = math.ceil(sum(sum(one.groups) for one in found) / 4096)
+    announce_cluster(engine)
     with new_folder(out_folder) as place, chosen_engine(engine, workers, jobs) as crew:
         report = count_folder(
             found, secret, place, decoder=decoder, trim=trim, spectral=filter_name == "spectral",
@@ -72,6 +73,8 @@ def tally(
     for row in report["rounds"]:
         if row["counted"] == 0:
             err.print(f"round {row['round']}: no ballot could be counted, so it has no mean")
+    if not any(row["counted"] for row in report["rounds"]):
+        raise typer.Exit(1)
 
 
 def _secret(file: Path | None, seed: int | None) -> bytes:

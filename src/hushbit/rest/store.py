@@ -113,7 +113,8 @@ def ballot_writer(
             os.fsync(file.fileno())
         os.replace(scratch, target)
     except OSError as error:
-        raise DamagedFile(f"{target} could not be written: {error}; it was left out") from error
+        why = error.strerror or error  # without the name of the file that is gone again
+        raise DamagedFile(f"{target} could not be written: {why}; it was left out") from error
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -138,8 +139,9 @@ def whole_round(folder: Path | None, round_number: int) -> Iterator[None]:
         raise DamagedFile(f"{target} could not be put in place: {error}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        with suppress(OSError):
+        with suppress(OSError):  # folders that hold anything stay
             scratch.parent.rmdir()
+            folder.rmdir()
 
 
 def find_sources(folder: str | Path) -> tuple[list[Source], dict[Path, str]]:
@@ -218,6 +220,8 @@ def _source(path: Path) -> Source:
         if told["format"] != FORMAT:
             raise ValueError(f"format {told['format']}")
         whole("round", number, 0, LAST_ID)
+        if path.parent.name.startswith("round=") and path.parent.name != f"round={number}":
+            raise ValueError(f"round {number}, in the folder {path.parent.name}")
         mark = told.get("key mark")
         if mark is not None and not isinstance(mark, str):
             raise ValueError(f"key mark {mark!r}")
