@@ -1,0 +1,138 @@
+"""Ledgers on a disk: what is no ledger, damaged, gone or held by another is refused."""
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hushbit.errors import BudgetSpent, DamagedFile, InvalidInput
+from hushbit.privacy.cost import Cost
+from hushbit.privacy.ledger import Ledger
+
+TENTH = Cost(((0.1, 1),))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger.open(tmp_path / "ledger")
+
+
+def charge(ledger: Ledger, user: str | int, cost: Cost, times: int = 1) -> None:
+    for number in range(times):
+        ledger.charge(user, number, cost, mechanism="cpa")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "UPDATE entries SET copies = 1",
+        "DELETE FROM entries",
+        "INSERT OR REPLACE INTO entries VALUES (1, 'ann', 0, 'cpa', 'x', 1, x'00')",
+        "UPDATE limits SET epsilon = 'inf'",
+        "DELETE FROM limits",
+    ],
+)
+def test_entries_cannot_be_changed(ledger: Ledger, attack: str) -> None:
+    ledger.set_limit("ann", epsilon=10.0, delta=0.0)
+    charge(ledger, "ann", TENTH, 2)
+    connection = sqlite3.connect(ledger.path)
+    with pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(attack)
+    connection.close()
+    assert len(ledger.entries("ann")) == 2
+
+
+def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("not a database, but long enough to look like one " * 100)
+    empty = tmp_path / "empty"
+    empty.touch()
+    other = tmp_path / "other"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE entries (id)")
+    connection.commit()
+    connection.close()
+    for path in (text, empty, other, tmp_path):
+        content = path.read_bytes() if path.is_file() else b""
+        with pytest.raises(DamagedFile):
+            Ledger.open(path)
+        assert not path.is_file() or path.read_bytes() == content
+    with pytest.raises(DamagedFile):
+        Ledger.open(tmp_path / "missing", create=False)
+    with pytest.raises(DamagedFile):
+        Ledger.open(tmp_path / "no such folder" / "ledger")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "other", "text"]
+
+
+def test_newer_versions_and_damaged_pages_are_refused(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=100.0, delta=0.0)
+    charge(ledger, "ann", TENTH, 100)
+    good = ledger.path.read_bytes()
+    ledger.path.write_bytes(good[:4096] + bytes(len(good) - 4096))
+    with pytest.raises(DamagedFile):
+        Ledger.open(ledger.path)
+    ledger.path.write_bytes(good[: len(good) // 2])
+    with pytest.raises(DamagedFile):
+        Ledger.open(ledger.path)
+    ledger.path.write_bytes(good)
+    connection = sqlite3.connect(ledger.path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(DamagedFile, match="version 2"):
+        charge(ledger, "ann", TENTH)
+
+
+def test_a_removed_file_is_noticed(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=100.0, delta=0.0)
+    ledger.path.unlink()
+    with pytest.raises(DamagedFile):
+        charge(ledger, "ann", TENTH)
+    assert not ledger.path.exists()
+
+
+def test_unreadable_lines_are_reported(ledger: Ledger) -> None:
+    connection = sqlite3.connect(ledger.path)
+    connection.execute("INSERT INTO entries VALUES (1, 'ann', 0, 'cpa', '{}', 1, x'00')")
+    connection.execute("INSERT INTO limits VALUES (1, 'bob', 'much', '0')")
+    connection.commit()
+    connection.close()
+    with pytest.raises(DamagedFile):
+        ledger.spent("ann")
+    with pytest.raises(DamagedFile):
+        ledger.limit("bob")
+
+
+def test_a_writer_that_waits_too_long_is_refused(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=100.0, delta=0.0)
+    other = sqlite3.connect(ledger.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    impatient = Ledger.open(ledger.path, wait_seconds=0.01)
+    with pytest.raises(DamagedFile, match="locked"):
+        charge(impatient, "ann", TENTH)
+    other.close()
+    charge(impatient, "ann", TENTH)
+
+
+def test_no_flipped_bit_on_the_disk_lets_a_user_overspend(tmp_path: Path) -> None:
+    """Whatever bit flips, the ledger refuses or still knows all that was charged."""
+    path = tmp_path / "ledger"
+    ledger = Ledger.open(path)
+    ledger.set_limit("alice", epsilon=75.0, delta=0.0)
+    for number in range(15):
+        ledger.charge("alice", number, Cost(((5.0, 1),)), mechanism="cpa")
+    sound = path.read_bytes()
+    rng = np.random.default_rng(0)
+    noticed = 0
+    for place in rng.choice(8 * len(sound), 400, replace=False):
+        damaged = bytearray(sound)
+        damaged[place // 8] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        try:
+            again = Ledger.open(path)
+            assert again.spent("alice", delta=0.0).epsilon == 75.0
+            with pytest.raises((BudgetSpent, DamagedFile, InvalidInput)):
+                again.charge("alice", 16, Cost(((5.0, 1),)), mechanism="cpa")
+        except DamagedFile:
+            noticed += 1
+    assert noticed > 20
