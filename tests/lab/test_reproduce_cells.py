@@ -139,3 +139,12 @@ def test_tuning_takes_the_mean_of_its_seeds(tmp_path, monkeypatch):
     lab = Lab(tmp_path, (1,))
     assert lab.tune([(SMALL, grid)])[0].local_rate == 0.3
     assert lab.tune([(SMALL, grid)], seeds=2)[0].local_rate == 0.1
+
+
+def test_shrinking_raises_the_snr_and_is_told_apart():
+    noisy = dataclasses.replace(SMALL, users=60, rounds=3, rotate=True, radius=0.1)
+    found = run_outcome(noisy)
+    assert found.snr_db < 0 < found.snr_wiener_db
+    # Without noise there is nothing to shrink by.
+    plain = dataclasses.replace(SMALL, mechanism="fedavg", epsilon_per_bit=None)
+    assert run_outcome(plain).snr_wiener_db is None
