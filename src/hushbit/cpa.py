@@ -20,7 +20,7 @@ from hushbit.privacy.guarantee import Guarantee
 from hushbit.privacy.zcdp import zcdp_of_two_points_tight
 from hushbit.quantizer import ROUNDINGS, Quantizer
 from hushbit.response import Response
-from hushbit.stage import Stage, dither_uniforms, spread_users
+from hushbit.stage import Stage, cast_line, dither_uniforms, spread_users, sum_dithers
 from hushbit.staged import DITHER_UNIT, decode_stages
 from hushbit.tally import Counters, Tally
 from hushbit.words import word_family
@@ -201,6 +201,9 @@ class CPA(Mechanism):
         overloaded = np.zeros(len(updates), dtype=np.int64)
         if self._two_points_fast:
             self.stages[0].cast_two_points(updates, keys, coins, payload, overloaded)
+        elif self._line_fast:
+            cast_line(self.radius, self.stages, self.rounding == "subtractive", updates, keys,
+                      coins, payload, overloaded)  # fmt: skip
         else:
             spread_users(self._cast_one, updates, keys, coins, payload, overloaded)
         return payload, overloaded
@@ -211,6 +214,14 @@ class CPA(Mechanism):
         scalar = self.counts == (2,) and self.block_size == 1
         hadamard = self.stages[0].family == "hadamard"
         return scalar and hadamard and self.rounding == "stochastic"
+
+    @property
+    def _line_fast(self) -> bool:
+        """Whether the kernel of scalar stages applies: ±radius outermost, Hadamard words."""
+        scalar = self.lattice == "Z" and self.preset == "corrected"
+        hadamard = all(stage.family == "hadamard" for stage in self.stages)
+        drawn_first = self.rounding == "stochastic" and len(self.stages) > 1
+        return scalar and hadamard and (drawn_first or self.rounding == "subtractive")
 
     def _cast_one(
         self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],
@@ -241,7 +252,9 @@ class CPA(Mechanism):
         for stage in self.stages:
             part = np.ascontiguousarray(self._part(payload, stage))
             stage.absorb(counters[stage.name], part, keys.keys)
-        if "dither" in counters:
+        if "dither" in counters and self.lattice == "Z":
+            sum_dithers(keys, counters["dither"].reshape(-1))
+        elif "dither" in counters:
             back = np.linalg.inv(self.quantizer.points.lattice.generator)
             for key in keys.keys:
                 steps = np.rint(self._dither(key) @ back / DITHER_UNIT)

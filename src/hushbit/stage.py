@@ -12,6 +12,7 @@ from hushbit.decode import DECODERS, Reading
 from hushbit.errors import RefusedBallot
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.count import TILE_VOTES, count_tiles, count_two_points, sum_tiles
+from hushbit.kernels.nested import add_dither, cast_line_stages
 from hushbit.kernels.signs import WORD_TAG, count_signs
 from hushbit.kernels.threads import spread
 from hushbit.kernels.vote import cast_corners, cast_two_points, compared_units
@@ -136,6 +137,33 @@ def spread_users(
             overloaded[user] = cast_one(updates[user], keys.keys[user], coins[user], payload[user])
 
     spread(run, len(updates))
+
+
+def cast_line(
+    radius: float, stages: tuple[Stage, ...], shared: bool, updates: NDArray[np.floating],
+    keys: UserKeys, coins: NDArray[np.uint32], payload: NDArray[np.uint8],
+    overloaded: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """The fast path for scalar points in stages with Hadamard words.
+
+    Rounding is stochastic, or (`shared`) to the nearest point after a dither from the key.
+    """
+    bits = [stage.points.size.bit_length() - 1 for stage in stages]
+    shifts = np.array([sum(bits[done:]) for done in range(len(bits) + 1)])
+    halves = np.array([float(stage.response.half) for stage in stages])
+    tag = DITHER_TAG if shared else ROUND_TAG
+
+    def run(first: int, last: int) -> None:
+        cast_line_stages(updates, radius, shifts, halves, keys.keys, coins, tag, shared, COIN_TAG,
+                         first, last, payload, overloaded)  # fmt: skip
+
+    spread(run, len(updates))
+
+
+def sum_dithers(keys: UserKeys, sums: NDArray[np.int64]) -> None:
+    """Add the scalar dithers of many users, in units of 2^-32 of the distance of two points."""
+    tiles = -(-sums.size // TILE_VOTES)
+    spread(lambda first, last: add_dither(keys.keys, DITHER_TAG, first, last, sums), tiles)
 
 
 def dither_uniforms(key: NDArray[np.uint32], blocks: int, size: int) -> NDArray[np.float64]:

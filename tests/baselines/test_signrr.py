@@ -115,3 +115,20 @@ def test_guarantee_is_per_bit():
     guarantee = SignRR(100, 0.5, 0.01).guarantee
     assert (guarantee.unit, guarantee.epsilon_per_bit, guarantee.bits_per_entry) == ("bit", 0.5, 1)
     assert guarantee.epsilon_per_message() == 50
+
+
+@pytest.mark.parametrize("options", [{"step": 0.01}, {"preset": "authors"}])
+@pytest.mark.parametrize("epsilon", [1e-3, 0.5, 2.0, math.inf])
+def test_many_users_cast_the_bits_that_each_would(epsilon, options):
+    """Two million votes, of which some sixty lie so near that both halves of a coin decide."""
+    mechanism = SignRR(50_003, epsilon, **options)
+    updates = np.random.default_rng(4).normal(size=(40, 50_003)).astype(np.float32)
+    updates[:, ::7] = 0.0
+    keys = KEY.users(np.arange(40))
+    coins = SimulationCoins(9).keys(keys)
+    payload, over = mechanism.cast(updates, keys, coins)
+    wanted = np.zeros_like(payload)
+    for user in range(40):
+        mechanism.cast_one(updates[user], keys.keys[user], coins[user], wanted[user])
+    assert np.array_equal(payload, wanted)
+    assert not over.any()

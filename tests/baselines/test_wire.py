@@ -34,6 +34,15 @@ def test_symbols_come_back(alphabet, entries, users, seed):
     assert np.array_equal(counters[1], (symbols.astype(np.int64) ** 2).sum(axis=0))
 
 
+def test_bits_of_more_users_than_a_byte_counts():
+    payload = np.random.default_rng(1).integers(0, 256, (700, 3)).astype(np.uint8)
+    payload[:, 0] = 255
+    counters = np.zeros((1, 21), dtype=np.int64)
+    SymbolWire(21, 2).add(counters, payload, np.array([[-1], [1]], dtype=np.int64))
+    bits = np.unpackbits(payload, axis=1, count=21, bitorder="little").astype(np.int64)
+    assert np.array_equal(counters[0], (2 * bits - 1).sum(axis=0))
+
+
 @pytest.mark.parametrize("alphabet", [2, 3, 4, 5, 7, 8, 16, 17, 1000])
 def test_symbols_are_tight(alphabet):
     bits = SymbolWire(7850, alphabet).bits

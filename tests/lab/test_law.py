@@ -11,7 +11,14 @@ from hushbit.coins import SimulationCoins
 from hushbit.errors import InvalidInput
 from hushbit.fl.settings import Settings
 from hushbit.lab.law import VoteLaw, draw_tally, vote_laws
-from hushbit.lab.standings import Noisy, Points, Signs, standings
+from hushbit.lab.standings import (
+    Noisy,
+    Points,
+    Signs,
+    count_nearest,
+    reference_nearest,
+    standings,
+)
 from hushbit.response import Response
 from hushbit.words import correlation
 
@@ -69,6 +76,19 @@ def _decoded_many(mechanism, updates, rounds):
         tally.add_many(mechanism.encode_many(updates, keys, SimulationCoins(3)))
         made.append(mechanism.estimate(tally).mean)
     return np.array(made)
+
+
+@pytest.mark.parametrize("points", [3, 9])
+def test_nearest_points_are_counted_as_defined(points):
+    """With a step that is a power of two, ties are exact and go to the even point."""
+    rng = np.random.default_rng(2)
+    updates = (rng.integers(-50, 51, (60, 30)) / 64).astype(np.float32)
+    updates[:, 10:] = rng.normal(0, 0.3, (60, 20))
+    apart = rng.random(60) < 0.2
+    ours, wanted = (np.ones((points + 1, 30), np.int64) for _ in range(2))
+    count_nearest(updates, apart, 0.125, ours)
+    reference_nearest(updates, apart, 0.125, wanted)
+    assert np.array_equal(ours, wanted)
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -19,10 +19,12 @@ from hushbit.checks import choice, positive, whole
 from hushbit.decode import Estimate, check_counted
 from hushbit.errors import InvalidInput
 from hushbit.kernels.jit import njit
+from hushbit.kernels.threads import spread
+from hushbit.kernels.vote import cast_signs
 from hushbit.keys import UserKeys
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.response import Response
-from hushbit.stage import vote_coins
+from hushbit.stage import COIN_TAG, vote_coins
 from hushbit.tally import Counters, Tally
 
 VOTES = ("mean", "majority")
@@ -105,6 +107,21 @@ class SignRR(Baseline):
         over: int = lean_bits(lean, scale, half, coins, bits)
         self.wire.write(bits, row)
         return over
+
+    def cast(
+        self, updates: NDArray[np.floating], keys: UserKeys, coins: NDArray[np.uint32]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """The bits that `cast_one` writes; plain signs in one pass."""
+        if self.stochastic:
+            return super().cast(updates, keys, coins)
+        payload = np.zeros((len(updates), (self.payload_bits + 7) // 8), dtype=np.uint8)
+        half, zero = float(self.response.half), np.float32(self.preset == "authors")
+
+        def run(first: int, last: int) -> None:
+            cast_signs(updates, zero, half, coins, COIN_TAG, first, last, payload)
+
+        spread(run, len(updates))
+        return payload, np.zeros(len(updates), dtype=np.int64)
 
     def empty_counters(self, histogram: bool) -> Counters:
         """Sums of ±1."""

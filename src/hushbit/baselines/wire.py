@@ -21,6 +21,7 @@ FLOAT_LIMIT = 2.0**15
 HIGH_UNIT = 2.0**16
 LOW_UNIT = 2.0**32
 LARGEST_INTEGER = 2**31 - 1
+BYTE_ROWS = 255  # users whose bits a byte can count
 
 
 @njit
@@ -107,6 +108,16 @@ class IntegerWire:
         sums += payload.view("<i4").sum(axis=0, dtype=np.int64)
 
 
+def count_ones(payload: NDArray[np.uint8], entries: int) -> NDArray[np.int64]:
+    """How many users set the bit of each entry."""
+    ones = np.zeros(entries, dtype=np.int64)
+    for begin in range(0, len(payload), BYTE_ROWS):
+        part = payload[begin : begin + BYTE_ROWS]
+        bits = np.unpackbits(part, axis=1, count=entries, bitorder="little")
+        ones += np.add.reduce(bits, axis=0, dtype=np.uint8)
+    return ones
+
+
 @dataclass(frozen=True)
 class SymbolWire:
     """Entries that are symbols 0 … alphabet-1, as tight as whole groups allow.
@@ -160,6 +171,10 @@ class SymbolWire:
         self, counters: NDArray[np.int64], payload: NDArray[np.uint8], table: NDArray[np.int64]
     ) -> None:
         """counters[c, i] += sum over users of table[symbol of entry i, c]."""
+        if self.alphabet == 2:
+            ones = count_ones(payload, self.entries)
+            counters += table[0][:, None] * len(payload) + (table[1] - table[0])[:, None] * ones
+            return
 
         def run(first: int, last: int) -> None:
             add_symbols(payload, self.alphabet, self.size, *self.widths, table, first, last,

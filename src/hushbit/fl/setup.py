@@ -44,10 +44,15 @@ class Setup:
     ballots: Path | None = None
 
 
-def prepare(settings: Settings, folder: str | Path | None = None) -> Setup:
-    """Load the data and build what the settings name; nothing is written but the data cache."""
-    writers = settings.partition == "writer"
-    data = load(settings.dataset, folder, writers=writers)
+def prepare(
+    settings: Settings, folder: str | Path | None = None, data: Dataset | None = None
+) -> Setup:
+    """Load the data unless they are given, and build what the settings name.
+
+    Nothing is written but the data cache.
+    """
+    if data is None:
+        data = load(settings.dataset, folder, writers=settings.partition == "writer")
     model = build_model(settings.model, data.input_shape, data.classes, settings.weights_file)
     optimizer = Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum)
     local = LocalSettings(

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from hushbit.checks import positive, whole
 from hushbit.errors import HushbitError, InvalidInput
+from hushbit.fl import heavy_ball, softmax
 from hushbit.fl import shared as quick
-from hushbit.fl import softmax
 from hushbit.fl.arguments import check_data, checked_state, chosen_users
 from hushbit.fl.batches import Words, draw_batch, dropout_masks, user_keys
 from hushbit.fl.models import Model, flat_tensor
@@ -213,16 +213,21 @@ def _chunk(
     losses = np.empty(len(users), dtype=np.float32)
     kept = {name: np.empty((len(users), *v.shape[1:]), np.float32) for name, v in state.items()}
     plain = softmax.fits(job.model, job.settings.steps, job.settings.optimizer)
+    heavy = heavy_ball.fits(job.model, job.settings.steps, job.settings.optimizer) and state
     rate = job.settings.rate.at(job.first_step)
     for begin in range(0, len(users), tile):
         real = slice(begin, min(begin + tile, len(users)))
         padded = np.minimum(np.arange(begin, begin + tile), len(users) - 1)
-        if plain:
+        if plain or heavy:
             held = job.federation
             drawn, present = draw_batch(held, users[padded], keys[padded], 0, job.batch)
-            softmax.plain_step(
-                job.model, job.start, held.images, drawn, held.labels[drawn], present, rate,
-                updates[real], losses[real],
+            batch = (job.model, job.start, held.images, drawn, held.labels[drawn], present)
+            if plain:
+                softmax.plain_step(*batch, rate, updates[real], losses[real])
+                continue
+            heavy_ball.kept_step(
+                *batch, job.settings.optimizer.momentum, rate, users[real], state["velocity"],
+                updates[real], kept["velocity"][real], losses[real],
             )  # fmt: skip
             continue
         weights, loss, after = _train_tile(job, users[padded], keys[padded], state)

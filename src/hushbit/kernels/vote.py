@@ -77,6 +77,37 @@ def exact_flag(
 
 
 @njit
+def vote_tile(
+    x: NDArray[np.floating], start: int, slope: float, top: float, half_unit: float, scale: float,
+    half: float, coin_states: NDArray[np.uint32], low_states: NDArray[np.uint32],
+    fresh: NDArray[np.uint32], words: NDArray[np.uint32], near: NDArray[np.uint8],
+    flags: NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """Flags of a tile of entries, the first of which is vote `start`: + where the coin is below.
+
+    The upper half of a coin decides, in the entries' own precision, unless it lies next to the
+    threshold. That happens twice in 2^16 votes, whatever the update, and only then is the lower
+    half drawn. `near` must be zero, and is left so.
+    """
+    upper = fresh.view(np.int16)
+    flags[:] = np.uint8(0)
+    for chunk in range(0, x.size, 2 * WORDS):
+        for lane in range(8):
+            coin_states[96 + lane] = np.uint32((start + chunk) // 32 + lane)
+        blocks8(coin_states, fresh)
+        count = min(2 * WORDS, x.size - chunk)
+        part, into = x[chunk : chunk + count], flags[chunk : chunk + count]
+        compare(part, upper, slope, top, half_unit, into, near[:count])
+        if near.view(np.uint64).max():
+            for i in range(count):
+                if near[i]:
+                    into[i] = exact_flag(
+                        part[i], scale, half, upper[i], start + chunk + i, low_states, words
+                    )
+            near[:] = np.uint8(0)
+
+
+@njit
 def cast_two_points(
     updates: NDArray[np.floating], reach: float, slope: float, top: float, half_unit: float,
     radius: float, half: float,
@@ -85,10 +116,7 @@ def cast_two_points(
 ) -> None:  # fmt: skip
     """Ballots of users first … last-1 for the points ±radius: one fused draw for each weight.
 
-    The upper half of a coin decides, in the updates' own precision (`slope` = half / radius /
-    2^16 and `top` = half / 2^16), unless it lies next to the threshold. That happens twice in 2^16
-    votes, whatever the update, and only then is the lower half drawn. Entries beyond `reach` are
-    overloaded.
+    `slope` = half / radius / 2^16 and `top` = half / 2^16. Entries beyond `reach` are overloaded.
     """
     size = updates.shape[1]
     states = np.empty(WORDS, np.uint32)
@@ -96,7 +124,6 @@ def cast_two_points(
     coin_states = np.empty(WORDS, np.uint32)
     low_states = np.empty(WORDS, np.uint32)
     fresh = np.empty(WORDS, np.uint32)
-    upper = fresh.view(np.int16)
     near = np.zeros(2 * WORDS, np.uint8)
     flags = np.zeros(TILE_VOTES, np.uint8)
     for user in range(first, last):
@@ -106,24 +133,10 @@ def cast_two_points(
         over = 0
         for start in range(0, size, TILE_VOTES):
             inside = min(TILE_VOTES, size - start)
-            flags[:] = np.uint8(0)
-            for chunk in range(0, inside, 2 * WORDS):
-                for lane in range(8):
-                    coin_states[96 + lane] = np.uint32((start + chunk) // 32 + lane)
-                blocks8(coin_states, fresh)
-                count = min(2 * WORDS, inside - chunk)
-                x = updates[user, start + chunk : start + chunk + count]
-                into = flags[chunk : chunk + count]
-                compare(x, upper, slope, top, half_unit, into, near[:count])
-                over += beyond(x, reach)
-                if near.view(np.uint64).max():
-                    for i in range(count):
-                        if near[i]:
-                            into[i] = exact_flag(
-                                x[i], half / radius, half, upper[i], start + chunk + i,
-                                low_states, words,
-                            )  # fmt: skip
-                    near[:] = np.uint8(0)
+            x = updates[user, start : start + inside]
+            vote_tile(x, start, slope, top, half_unit, half / radius, half, coin_states,
+                      low_states, fresh, words, near, flags)  # fmt: skip
+            over += beyond(x, reach)
             width = (inside + 7) // 8
             row = payload[user, start // 8 : start // 8 + width]
             pack_tile(flags, row)
@@ -136,6 +149,38 @@ def cast_two_points(
             if inside % 8:
                 row[width - 1] &= np.uint8((1 << (inside % 8)) - 1)
         overloaded[user] = over
+
+
+@njit
+def cast_signs(
+    updates: NDArray[np.floating], at_zero: float, half: float, coins: NDArray[np.uint32],
+    coin_tag: int, first: int, last: int, payload: NDArray[np.uint8],
+) -> None:  # fmt: skip
+    """Bits of users first … last-1 for the signs of their entries, without a word.
+
+    A bit is + when its coin is below 2^31 + sign · half; entries of zero have sign `at_zero`.
+    """
+    size = updates.shape[1]
+    words = np.empty(WORDS, np.uint32)
+    coin_states = np.empty(WORDS, np.uint32)
+    low_states = np.empty(WORDS, np.uint32)
+    fresh = np.empty(WORDS, np.uint32)
+    near = np.zeros(2 * WORDS, np.uint8)
+    flags = np.zeros(TILE_VOTES, np.uint8)
+    signs = np.empty(TILE_VOTES, np.float32)
+    top = np.float32(half * 2.0**-16)
+    for user in range(first, last):
+        fill_states(coin_states, coins[user], coin_tag, 0, 0, 0)
+        fill_states(low_states, coins[user], coin_tag, 0, 1, 0)
+        for start in range(0, size, TILE_VOTES):
+            inside = min(TILE_VOTES, size - start)
+            for i in range(inside):
+                x = updates[user, start + i]
+                signs[i] = np.float32(np.float32(x > 0) - np.float32(x < 0))
+                signs[i] += np.float32(np.float32(x == 0) * at_zero)
+            vote_tile(signs[:inside], start, top, top, np.float32(0.5), half, half, coin_states,
+                      low_states, fresh, words, near, flags)  # fmt: skip
+            pack_tile(flags, payload[user, start // 8 : start // 8 + (inside + 7) // 8])
 
 
 @njit

@@ -158,7 +158,8 @@ def _computed(
 
 def one_thread() -> None:
     """Keep a worker process to one thread: the cores are shared out as cells."""
-    os.environ["NUMBA_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+    for name in ("HUSHBIT_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ[name] = "1"
     import torch
 
     torch.set_num_threads(1)

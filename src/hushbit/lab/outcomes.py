@@ -3,9 +3,11 @@
 import math
 import statistics
 import time
+from functools import lru_cache
 from typing import Any
 
 from hushbit.errors import InvalidInput
+from hushbit.fl.data import Dataset, data_folder, load
 from hushbit.fl.metrics import distortion
 from hushbit.fl.rounds import Round, run_rounds, start
 from hushbit.fl.settings import Settings
@@ -21,7 +23,7 @@ OUT_OF_RANGE = ("no longer finite", "must stay below", "NaN or infinite", "must 
 def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
     """Run the settings; the published code's by its law, all others ballot by ballot."""
     begun = time.process_time()  # says the same however busy the machine is
-    setup = prepare(settings, data)
+    setup = prepare(settings, data, _held(settings, data))
     try:
         if follows_law(settings):
             rows = list(authors_rounds(setup))
@@ -32,6 +34,17 @@ def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
             raise
         return guessing(settings, failure, time.process_time() - begun)
     return outcome_of(setup, rows, time.process_time() - begun)
+
+
+def _held(settings: Settings, data: str | None) -> Dataset:
+    """The data set, which the next cells of a process mostly share; nobody writes into it."""
+    writers = settings.partition == "writer"
+    return _loaded(settings.dataset, str(data_folder(data)), writers)
+
+
+@lru_cache(maxsize=1)
+def _loaded(name: str, folder: str, writers: bool) -> Dataset:
+    return load(name, folder, writers=writers)
 
 
 def _row(setup: Setup, made: Round) -> dict[str, Any]:

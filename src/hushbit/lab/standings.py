@@ -122,18 +122,46 @@ class Noisy:
         return np.asarray((self.total + noise) / self.users, dtype=np.float64)
 
 
-@njit
-def count_nearest(
-    updates: NDArray[np.float32], apart: NDArray[np.bool_], step: float, counts: NDArray[Any]
+def reference_nearest(
+    updates: NDArray[np.float32], apart: NDArray[np.bool_], step: float, counts: NDArray[np.int64]
 ) -> None:
     """counts[nearest point, entry] += 1 for every user; users set apart go to the last row."""
     points = counts.shape[0] - 1
     middle = (points - 1) // 2
+    levels = np.clip(np.rint(updates[~apart] / step), -middle, middle).astype(np.int64) + middle
+    for point in range(points):
+        counts[point] += (levels == point).sum(axis=0)
+    counts[points] += apart.sum()
+
+
+@njit
+def count_nearest(
+    updates: NDArray[np.float32], apart: NDArray[np.bool_], step: float, counts: NDArray[Any]
+) -> None:
+    """As `reference_nearest`: users above each of the borders between points, then differences."""
+    points, dim = counts.shape[0] - 1, counts.shape[1]
+    middle = (points - 1) // 2
+    above = np.zeros((points - 1, dim), np.int32)
+    together = 0
     for user in range(updates.shape[0]):
-        for entry in range(updates.shape[1]):
-            if apart[user]:
-                counts[points, entry] += 1
-                continue
-            level = np.rint(updates[user, entry] / step)
-            level = min(max(level, -middle), middle)
-            counts[np.int64(level) + middle, entry] += 1
+        if apart[user]:
+            continue
+        together += 1
+        row = updates[user]
+        for border in range(points - 1):
+            # A tie goes to the even one of two points, as np.rint rounds.
+            left = border - middle
+            edge, ties, own = np.float32((left + 0.5) * step), left % 2 != 0, above[border]
+            if ties:
+                for entry in range(dim):
+                    own[entry] += np.int32(row[entry] >= edge)
+            else:
+                for entry in range(dim):
+                    own[entry] += np.int32(row[entry] > edge)
+    for entry in range(dim):
+        higher = together
+        for border in range(points - 1):
+            counts[border, entry] += higher - above[border, entry]
+            higher = above[border, entry]
+        counts[points - 1, entry] += higher
+        counts[points, entry] += updates.shape[0] - together
