@@ -126,6 +126,21 @@ def test_of_unknown_settings_the_nearest_is_shown_and_all_are_told(tmp_path, mon
     assert all(f"rate {rate:g}:" in notes[0] for rate in found)
 
 
+def test_larger_models_are_scanned_with_one_seed_and_shown_with_all(tmp_path, monkeypatch):
+    run = []
+
+    def compute(settings, folder, data):
+        run.append((settings.local_rate, settings.seed))
+        return dataclasses.replace(OUTCOME, accuracy=100 * settings.local_rate)
+
+    monkeypatch.setattr(store, "compute", compute)
+    series = [Series("CPA", "authors", dataclasses.replace(SMALL, model="mlp"), {"users": 8})]
+    lab = Lab(tmp_path, (1, 2, 3))
+    sides, _ = nearest(lab, series, lambda _: {"accuracy": 50.0}, at_rates(0.1, 0.5))
+    assert len(sides.found[0]) == 3
+    assert sorted(set(run)) == [(0.1, 1), (0.5, 1), (0.5, 2), (0.5, 3)]
+
+
 def test_tuning_takes_the_mean_of_its_seeds(tmp_path, monkeypatch):
     """A rate that is best on the first seed and fails on another is not chosen."""
     found = {(0.3, 0): 90.0, (0.3, 1): 40.0, (0.1, 0): 80.0, (0.1, 1): 81.0}

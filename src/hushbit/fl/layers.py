@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hushbit.fl.per_user import SharedConvolution, SharedDense
+from hushbit.fl.pooling import PairPool
 
 BATCH_NORM_EPSILON = 1e-5
 
@@ -60,6 +61,11 @@ def max_pool(x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
     """Take the largest value of each window of channels-last images."""
     pooled = F.max_pool2d(x.permute(0, 3, 1, 2), kernel, stride, padding)
     return pooled.permute(0, 2, 3, 1)
+
+
+def pool_pairs(x: Tensor) -> Tensor:
+    """As `max_pool` of 2 x 2 windows, for images of many users who share their weights."""
+    return cast(Tensor, PairPool.apply(x))
 
 
 def drop(x: Tensor, kept: Tensor, rate: float) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from hushbit.checks import choice, whole
 from hushbit.errors import InvalidInput
 from hushbit.fl import resnet
-from hushbit.fl.layers import convolve_all, dense, drop, max_pool, output_size
+from hushbit.fl.layers import convolve_all, dense, drop, max_pool, output_size, pool_pairs
 
 MODEL_NAMES = ("linear", "mlp", "cnn2", "cnn3", "resnet18")
 CNN3_DROPOUT = 0.2
@@ -173,7 +173,9 @@ def _stack(
         for block in range(convolutions):
             name = f"conv{block + 1}"
             x = convolve_all(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
-            x = F.relu(max_pool(x, 2, 2))  # as the other way round, with a quarter of the work
+            shared = tensors[f"{name}.weight"].dim() == 5
+            x = pool_pairs(x) if shared else max_pool(x, 2, 2)
+            x = F.relu(x)  # as the other way round, with a quarter of the work
             if masks:
                 x = drop(x, masks[block], rate)
         x = x.permute(0, 3, 1, 2)

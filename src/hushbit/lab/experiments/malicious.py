@@ -32,7 +32,7 @@ def find(lab: Lab, models: Sequence[str]) -> Findings:
     cells = _published(models) + found.cells(("accuracy",))
     chosen = tuple(line for line in found.tuned if "attack none" in line)
     return Findings(
-        AXES, tuple(cells), _checks(cells, models), (*CHOICES, *TABLE_CHOICES[2:3], *chosen),
+        AXES, tuple(cells), _checks(cells, models), (*CHOICES, *TABLE_CHOICES[3:4], *chosen),
         found.privacy, NOTES,
     )  # fmt: skip
 

@@ -25,16 +25,22 @@ _AUTHORS: dict[str, dict[str, Any]] = {
     "nested CPA": {"mechanism": "nested", "preset": "authors", "radius": PUBLISHED_RADIUS},
     "nested CPA w/o RR": {"mechanism": "nested", "preset": "authors", "radius": PUBLISHED_RADIUS},
 }
+# Without randomized response there is no privacy for a shared dither to cost.
 _HONEST: dict[str, dict[str, Any]] = {
     "vanilla FL": {"mechanism": "fedavg"},
     "Laplace": {"mechanism": "laplace", "rotate": True},
     "signSGD + RR": {"mechanism": "signsgd", "sign_step": 0.01},
     "JoPEQ": {"mechanism": "jopeq", "rotate": True},
     "MVU": {"mechanism": "mvu", "bits": 1, "rotate": True},
-    "CPA w/o RR": {"mechanism": "cpa-no-rr", "rotate": True},
+    "CPA w/o RR": {"mechanism": "cpa-no-rr", "rotate": True, "rounding": "subtractive"},
     "CPA": {"mechanism": "cpa", "rotate": True},
     "nested CPA": {"mechanism": "nested", "stages": "2,2", "rotate": True},
-    "nested CPA w/o RR": {"mechanism": "nested", "stages": "2,2", "rotate": True},
+    "nested CPA w/o RR": {
+        "mechanism": "nested",
+        "stages": "2,2",
+        "rotate": True,
+        "rounding": "subtractive",
+    },
 }
 
 
@@ -43,7 +49,7 @@ def federation(rounds: int, **options: Any) -> dict[str, Any]:
     return {
         "dataset": "mnist", "model": "linear", "samples_per_user": 5, "validation": 10_000,
         "rounds": rounds, "momentum": 0.5, "keep_momentum": True, "batch_size": 16,
-        "evaluate_every": max(1, rounds // 10), **options,
+        "evaluate_every": rounds, **options,
     }  # fmt: skip
 
 
@@ -60,13 +66,16 @@ def corrected(scheme: str, epsilon: float = EPSILON, **options: Any) -> Settings
 def grid_of(scheme: str, model: str = "linear", users: int = 1000, *, small: bool = False) -> Grid:
     """What tuning may move for a scheme; `small` for what takes long.
 
-    Many users average the noise away, so their points may reach further and cut less.
+    Many users average the noise away, and without randomized response there is less of it: then
+    points may reach further and cut less. On larger models what is cut keeps training stable.
     """
     if scheme == "vanilla FL":
         return {"rate": RATES if small else (0.03, *RATES, 1.0)}
     if scheme == "signSGD + RR":
         return {"rate": (0.1,), "sign_step": (0.003, 0.01) if small else (0.001, 0.003, 0.01, 0.03)}
     reach = REACH[model] * (2 if users >= MANY_USERS else 1)
+    if "w/o RR" in scheme and model == "linear":
+        reach *= 2
     return {"rate": RATES, "reach": (reach,)}
 
 

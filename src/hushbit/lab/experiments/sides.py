@@ -73,11 +73,18 @@ def measure(lab: Lab, series: Sequence[Series]) -> Sides:
     return Sides(tuple(series), tuple(tuple(outcomes) for outcomes in lab.measure(series)))
 
 
-LINEAR_SEEDS, OTHER_SEEDS = 3, 1
+SHORT_SEEDS, LONG_SEEDS = 3, 1
 TUNING_CHOICE = (
-    f"Tuned on the mean validation accuracy of {LINEAR_SEEDS} seeds that are not reported (models "
-    "beyond the linear one: of one), the same for all schemes. Test accuracy is that of the last "
-    "round; the published code can test its best checkpoint instead, and the paper does not say."
+    f"Tuned on the mean validation accuracy of {SHORT_SEEDS} seeds that are not reported (of one "
+    "for models beyond the linear one and for schemes that are run with one seed), the same rule "
+    "for all schemes. Test accuracy is that of the last round; the published code can test its "
+    "best checkpoint instead, and the paper does not say."
+)
+SNR_CHOICE = (
+    "SNR of the shrunken estimate: that of the server's best guess of a round's mean, which "
+    "shrinks the singular values of the decoded update by what is known of the noise. It is made "
+    "of what was sent anyway, so it costs no privacy; the published decoder does not know its "
+    "noise. Models are trained by the decoded update itself, whose SNR is shown as well."
 )
 Maker = Callable[[str, Place], Settings]
 Gridder = Callable[[str, Place], Grid]
@@ -89,8 +96,8 @@ def tuned_series(
     """Corrected series at all places, with what tuning chose there or at `tuned_as`."""
     own = [(s, n) for s in schemes for n, p in enumerate(places) if p.tuned_as is None]
     chosen: dict[tuple[str, int], Settings] = {}
-    for linear, seeds in ((True, LINEAR_SEEDS), (False, OTHER_SEEDS)):
-        part = [(s, n) for s, n in own if (places[n].options["model"] == "linear") is linear]
+    for short, seeds in ((True, SHORT_SEEDS), (False, LONG_SEEDS)):
+        part = [(s, n) for s, n in own if _short(places[n]) is short]
         wanted = [(make(s, places[n]), grid(s, places[n])) for s, n in part]
         chosen |= dict(zip(part, lab.tune(wanted, seeds), strict=True))
     made = []
@@ -101,6 +108,11 @@ def tuned_series(
             one = Series(scheme, "corrected", settings, place.where, place.x, place.at_most)
             made.append(one)
     return made
+
+
+def _short(place: Place) -> bool:
+    """Whether runs are so short that tuning takes several seeds."""
+    return place.options["model"] == "linear" and place.at_most is None
 
 
 def _with_tuned(settings: Settings, tuned: Settings) -> Settings:
