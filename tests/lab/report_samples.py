@@ -110,3 +110,13 @@ def summary(rows, private):
         "epsilon_per_message": message, "epsilon_per_message_at_delta": message,
         "epsilon_run": run, "epsilon_run_at_delta": run, "delta": 1e-5, "seconds": 1.5,
     }  # fmt: skip
+
+
+def blocks(document, kind):
+    """All blocks of one kind in a document."""
+    return [b for s in document.sections for p in s.parts for b in p.blocks if isinstance(b, kind)]
+
+
+def text_of(row):
+    """A table's row as texts."""
+    return [str(part) for part in row]
