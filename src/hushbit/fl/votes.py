@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from hushbit.ballot import Ballots
 from hushbit.coins import SimulationCoins
+from hushbit.fl import softmax
 from hushbit.fl.attacks import attack_updates, bit_mask, cast_attacked, random_bytes
 from hushbit.fl.clock import Clock
+from hushbit.fl.memory import give_back
 from hushbit.fl.metrics import add_rows
 from hushbit.fl.setup import Setup
 from hushbit.fl.training import LocalChunk, joined, local_updates
@@ -83,6 +85,8 @@ def spans_of(setup: Setup, whole: Span) -> Iterator[Span]:
 def cast_votes(setup: Setup, span: Span) -> Votes:
     """Train, encode and tally the users of a span, as many at once as memory allows."""
     settings = setup.settings
+    if not softmax.fits(setup.model, setup.local.steps, setup.local.optimizer):
+        give_back(4 * setup.model.dim * span.users.size)  # what torch left of the job before
     key = RoundKey(setup.secret, span.round)
     tally = span.mechanism.tally(key, histogram=settings.defence in FROM_HISTOGRAM)
     votes = Votes(tally, np.zeros(setup.model.dim))
