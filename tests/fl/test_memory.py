@@ -15,8 +15,11 @@ def test_freed_pages_are_given_back_once_a_round_where_it_is_worth_it(monkeypatc
     asked = []
     trim = memory._trim()
     monkeypatch.setattr(memory, "_trim", lambda: lambda pad: asked.append(trim(pad)))
-    setup = prepare(Settings(dataset="digits", model="mlp", users=1700, rounds=3, mechanism="fedavg",
-                             evaluate_every=3, samples_per_user=1, replace=True))  # fmt: skip
+    settings = Settings(
+        dataset="digits", model="mlp", users=1700, rounds=3, evaluate_every=3, mechanism="fedavg",
+        samples_per_user=1, replace=True,
+    )  # fmt: skip
+    setup = prepare(settings)
     assert 4 * setup.model.dim * 1700 < memory.WORTH_IT
     list(run_rounds(setup, start(setup)))
     assert asked == []
