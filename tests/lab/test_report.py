@@ -1,16 +1,19 @@
 """The report as data: what stands where."""
 
+import dataclasses
 import shlex
 
 from hushbit.fl.settings import FIELDS, Settings, kind_of
 from hushbit.lab.report.blocks import Plot, Table
 from hushbit.lab.report.document import make_document
+from hushbit.lab.report.front import front_html
 from hushbit.lab.report.markdown import write_markdown
 from hushbit.lab.report.page import write_page
 from hushbit.lab.report.run_folder import read_run
 from hushbit.lab.report.sources import Sources, read_sources
 from hushbit.lab.report.spreadsheet import write_csv
 from hushbit.lab.report.tables import side_by_side
+from hushbit.lab.results import Check
 from lab.report_samples import (
     blocks,
     lines_result,
@@ -123,3 +126,14 @@ def test_a_real_run_can_be_reported(tmp_path):
     sources = read_sources([tmp_path / "run"])
     assert sources.runs[0].summary["epsilon_per_bit"] == 1.0
     assert "per run of 2 rounds" in write_markdown(make_document(sources, "R"))
+
+
+def test_the_first_screen_tells_the_figures_that_fail():
+    """Of a claim over several schemes only those that break it; quick forms come last."""
+    check = Check("near", False, "A 1.00 against 1.00; B 9.00 against 1.00 (no)")
+    full = dataclasses.replace(table_result(), checks=(check,))
+    early = dataclasses.replace(full, name="early", quick=True, checks=(Check("far", False, "5"),))
+    front = str(front_html(make_document(Sources((early, full)), "T")))
+    assert "B 9.00 against 1.00" in front
+    assert "A 1.00" not in front
+    assert front.index("near") < front.index("far")

@@ -133,7 +133,8 @@ CHOICES = (
     f"most: of {_listed(OPEN_RATES)}; JoPEQ: of 1 and 0.1 with radius 0.05, 0.1 and 0.2) that "
     "comes nearest to the published accuracy and SNR, in units of 3 points and 1 dB. The notes "
     "show all of them: how much each figure depends on what is unknown. So an SNR within 1 dB "
-    "says that some rate gives the published figures, not that this rate was theirs.",
+    "says that some rate gives the published figures, not that this rate was theirs. No setting "
+    "tried gives JoPEQ's published accuracy and SNR together.",
     TUNING_CHOICE,
     SNR_CHOICE,
     "As published: 3 points (nested: 3 x 3) at radius 0.05, nearest point, nothing divided by "

@@ -18,7 +18,7 @@ from hushbit.lab.theorems import (
     published_term,
 )
 
-RADIUS, ENTRIES, REPEATS = 1.0, 384, 12
+RADIUS, ENTRIES, REPEATS = 1.0, 384, 4
 AXES = Axes("lines", "users", "users", True, (Metric("distortion", "E|w_CPA - w_FA|²"),))
 
 

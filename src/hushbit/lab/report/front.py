@@ -7,6 +7,9 @@ from hushbit.lab.report.summary import lead
 SHOWN = 5
 """Failing claims on the first screen; the others are counted, and stand in their sections."""
 
+FAILED = " (no)"
+"""How the figures of a claim mark those that break it."""
+
 ROOM = 110
 """Characters of a claim's figures on the first screen; its section has them all."""
 
@@ -49,6 +52,7 @@ def _score(verdicts: tuple[Verdict, ...]) -> Html:
 
 def _failing(document: Document) -> Html:
     found = [(s, v) for s in document.sections for v in s.verdicts if not v.holds]
+    found.sort(key=lambda one: one[0].quick)  # what a quick form misses says least
     if not found:
         return Html("")
     items = [
@@ -65,6 +69,9 @@ def _failing(document: Document) -> Html:
 
 
 def _short(text: str) -> str:
+    """The figures that decide: where some are marked as failing, only these."""
+    failing = [part for part in text.split("; ") if part.endswith(FAILED)]
+    text = "; ".join(part.removesuffix(FAILED) for part in failing) or text
     return text if len(text) <= ROOM else f"{text[:ROOM].rsplit(' ', 1)[0]} …"
 
 
