@@ -162,10 +162,7 @@ def one_thread() -> None:
         os.environ[name] = "1"
     import torch
 
-    from hushbit.kernels import threads
-
     torch.set_num_threads(1)
-    threads.set_threads(1)
 
 
 def guessing(settings: Settings, failure: HushbitError, seconds: float) -> Outcome:
