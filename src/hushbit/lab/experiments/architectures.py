@@ -1,7 +1,6 @@
 """The architectures table: six schemes on four models; and the learning curves of two of them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hushbit.fl.settings import Settings
 from hushbit.lab import published as paper
@@ -60,14 +59,10 @@ def sides(lab: Lab, models: Sequence[str]) -> tuple[Sides, Sides, list[str]]:
         if (limit := _seeds(scheme, "authors", place)) != 0
     ]
     old, notes = nearest(lab, rows, wanted)
-    series: list[Series] = []
-    for scheme in SCHEMES:
-        fit = [
-            replace(place, at_most=limit)
-            for place in places
-            if (limit := _seeds(scheme, "corrected", place)) != 0
-        ]
-        series += tuned_series(lab, (scheme,), fit, honest, lambda s, p: grid(lab, s, p))
+    series = tuned_series(
+        lab, SCHEMES, places, honest, lambda s, p: grid(lab, s, p),
+        lambda s, p: _seeds(s, "corrected", p),
+    )  # fmt: skip
     return old, measure(lab, series), notes
 
 

@@ -180,6 +180,6 @@ def chosen_text(one: Series) -> str:
         parts.append(f"radius {settings.radius:g}")
     if settings.sign_step is not None:
         parts.append(f"sign step {settings.sign_step:g}")
-    place = ", ".join(f"{key} {value}" for key, value in one.where.items())
-    at = "" if one.x is None else f", x = {one.x:g}"
-    return f"{one.scheme} ({one.variant}; {place}{at}): {', '.join(parts)}"
+    place = [f"{key} {value}" for key, value in one.where.items()]
+    place += [] if one.x is None else [f"x = {one.x:g}"]
+    return f"{one.scheme} ({one.variant}; {', '.join(place)}): {', '.join(parts)}"

@@ -62,11 +62,8 @@ def _series(
         for scheme in old
         for place in places
     ]
-    for scheme in new:
-        fit = [replace(place, at_most=_limit(scheme, place)) for place in places]
-        tuned = tuned_series(lab, (scheme,), fit, _corrected, _grid)
-        made += [_widened(one) for one in tuned] if wider else tuned
-    return made
+    tuned = tuned_series(lab, new, places, _corrected, _grid, _limit)
+    return made + ([_widened(one) for one in tuned] if wider else tuned)
 
 
 def _limit(scheme: str, place: Place) -> int | None:

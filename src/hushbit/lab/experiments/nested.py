@@ -1,7 +1,6 @@
 """The nested table: one and two bits, with and without randomized response."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hushbit.fl.settings import Settings
 from hushbit.lab import published as paper
@@ -49,12 +48,7 @@ def find(lab: Lab) -> Findings:
     places = [Place({"users": k}, federation(lab.rounds_of(30), users=k)) for k in users]
     rows = [_as_published(scheme, place) for scheme in paper.NESTED for place in places]
     old, notes = nearest(lab, rows, _wanted, _unknown)
-    series = [
-        one
-        for scheme in paper.NESTED
-        for one in tuned_series(lab, (scheme,), _fitting(scheme, places), _honest, _grid)
-    ]
-    new = measure(lab, series)
+    new = measure(lab, tuned_series(lab, tuple(paper.NESTED), places, _honest, _grid, _limit))
     cells = _published(users) + old.cells(METRICS) + new.cells(METRICS)
     return Findings(
         AXES, tuple(cells), _checks(cells, users), (*CHOICES, *new.tuned),
@@ -78,10 +72,6 @@ def _unknown(one: Series) -> list[Series]:
 def _limit(scheme: str, place: Place) -> int | None:
     """JoPEQ draws noise for every weight of every user, which takes long with 1000 of them."""
     return 1 if scheme == "JoPEQ" and place.options["users"] >= 1000 else None
-
-
-def _fitting(scheme: str, places: Sequence[Place]) -> list[Place]:
-    return [replace(place, at_most=_limit(scheme, place)) for place in places]
 
 
 def _grid(scheme: str, place: Place) -> Grid:

@@ -88,31 +88,42 @@ SNR_CHOICE = (
 )
 Maker = Callable[[str, Place], Settings]
 Gridder = Callable[[str, Place], Grid]
+Limiter = Callable[[str, Place], int | None]
+
+
+def as_placed(scheme: str, place: Place) -> int | None:
+    """The limit of seeds that a place has for all schemes."""
+    return place.at_most
 
 
 def tuned_series(
-    lab: Lab, schemes: Sequence[str], places: Sequence[Place], make: Maker, grid: Gridder
-) -> list[Series]:
-    """Corrected series at all places, with what tuning chose there or at `tuned_as`."""
-    own = [(s, n) for s in schemes for n, p in enumerate(places) if p.tuned_as is None]
+    lab: Lab, schemes: Sequence[str], places: Sequence[Place], make: Maker, grid: Gridder,
+    limit: Limiter = as_placed,
+) -> list[Series]:  # fmt: skip
+    """Corrected series at all places, with what tuning chose there or at `tuned_as`.
+
+    `limit` says how many seeds a scheme gets at most at a place; with 0 it is left out.
+    """
+    fit = [(s, n) for s in schemes for n, p in enumerate(places) if limit(s, p) != 0]
+    own = [(s, n) for s, n in fit if places[n].tuned_as is None]
     chosen: dict[tuple[str, int], Settings] = {}
     for short, seeds in ((True, SHORT_SEEDS), (False, LONG_SEEDS)):
-        part = [(s, n) for s, n in own if _short(places[n]) is short]
+        part = [(s, n) for s, n in own if _short(places[n], limit(s, places[n])) is short]
         wanted = [(make(s, places[n]), grid(s, places[n])) for s, n in part]
         chosen |= dict(zip(part, lab.tune(wanted, seeds), strict=True))
     made = []
-    for scheme in schemes:
-        for number, place in enumerate(places):
-            source = number if place.tuned_as is None else place.tuned_as
-            settings = _with_tuned(make(scheme, place), chosen[scheme, source])
-            one = Series(scheme, "corrected", settings, place.where, place.x, place.at_most)
-            made.append(one)
+    for scheme, number in fit:
+        place = places[number]
+        source = number if place.tuned_as is None else place.tuned_as
+        settings = _with_tuned(make(scheme, place), chosen[scheme, source])
+        at_most = limit(scheme, place)
+        made.append(Series(scheme, "corrected", settings, place.where, place.x, at_most))
     return made
 
 
-def _short(place: Place) -> bool:
+def _short(place: Place, at_most: int | None) -> bool:
     """Whether runs are so short that tuning takes several seeds."""
-    return place.options["model"] == "linear" and place.at_most is None
+    return place.options["model"] == "linear" and at_most is None
 
 
 def _with_tuned(settings: Settings, tuned: Settings) -> Settings:
