@@ -1,6 +1,7 @@
 """Cells: found again by their settings, whole or not at all, the same for any number of workers."""
 
 import dataclasses
+import os
 
 import pytest
 
@@ -30,6 +31,16 @@ def test_round_trip(tmp_path):
     assert read_cell(tmp_path, SMALL) is None
     keep_cell(tmp_path, SMALL, OUTCOME)
     assert read_cell(tmp_path, SMALL) == OUTCOME
+
+
+def test_workers_start_with_one_thread_and_leave_no_trace(monkeypatch):
+    """A process that starts meanwhile sees it before NumPy is loaded; afterwards all is as was."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    with store._one_thread_each():
+        assert all(os.environ[name] == "1" for name in store.THREADS)
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    assert "OPENBLAS_NUM_THREADS" not in os.environ
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"outcome": 3}', '{"outcome": {"curve": []}}'])

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +19,7 @@ from hushbit.files import write_text
 from hushbit.fl.settings import Settings
 
 CELL_FORMAT = 1
+THREADS = ("HUSHBIT_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 FREE = ("memory_mb",)  # options that never change a result
 
 
@@ -145,21 +147,38 @@ def _computed(
             yield settings, compute(settings, folder, data)
         return
     # Processes start afresh: threads of this one would not survive a fork.
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=one_thread)
+    with _one_thread_each():
+        pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=one_thread)
+        try:
+            jobs = {pool.submit(compute, settings, folder, data): settings for settings in todo}
+            for job in as_completed(jobs):
+                yield jobs[job], job.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        pool.shutdown()
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keep processes that are started meanwhile to one thread: the cores are shared out as cells.
+
+    NumPy's linear algebra looks at its environment once, when it is loaded.
+    """
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
-        jobs = {pool.submit(compute, settings, folder, data): settings for settings in todo}
-        for job in as_completed(jobs):
-            yield jobs[job], job.result()
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def one_thread() -> None:
-    """Keep a worker process to one thread: the cores are shared out as cells."""
-    for name in ("HUSHBIT_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS"):
-        os.environ[name] = "1"
+    """Keep this process to one thread as far as its environment did not."""
     import torch
 
     torch.set_num_threads(1)
