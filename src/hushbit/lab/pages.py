@@ -4,6 +4,7 @@ write_page("results", "docs/reproduction.md")     figures go to docs/figures/NAM
 """
 
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ LOOKS = {
     "published": ("o", ":"), "authors": ("s", "--"), "corrected": ("^", "-"),
     "bound": ("", "-."), "exact": ("", "-"),
 }  # fmt: skip
+TUNED = re.compile(r"Tuned .* \(corrected;")  # what tuning chose for one series
 HEAD = """# Reproduction of the paper
 
 Every table and figure, published, re-created with the published code's estimator, and corrected
@@ -24,6 +26,9 @@ at the same bits and epsilon. Made from the files in `results/` by
 `hushbit.lab.pages.write_page`; `hushbit reproduce NAME` makes those files, and `hushbit report
 results` an interactive page of them. Values are means over seeds with 95 % intervals.
 """
+SHARED = """CPU minutes are those of all runs that an experiment looks at; runs that several of
+them share (architectures, convergence and malicious; users and epsilon) count in each, and are
+computed once."""
 
 
 def write_page(results: str | Path, target: str | Path) -> list[Path]:
@@ -54,16 +59,17 @@ def _summary(results: Sequence[Result]) -> str:
     lines = [
         "## What holds",
         "",
-        "| experiment | paper | claims that hold | form |",
-        "|---|---|---|---|",
+        "| experiment | paper | claims that hold | form | CPU minutes |",
+        "|---|---|---|---|---|",
     ]
     for one in results:
         held = sum(check.holds for check in one.checks)
         form = "quick" if one.quick else "full"
         lines.append(
-            f"| [{one.name}](#{one.name}) | {one.paper} | {held} of {len(one.checks)} | {form} |"
+            f"| [{one.name}](#{one.name}) | {one.paper} | {held} of {len(one.checks)} | {form} "
+            f"| {one.seconds / 60:.1f} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", SHARED, ""])
 
 
 def _section(one: Result) -> str:
@@ -77,11 +83,11 @@ def _section(one: Result) -> str:
         lines += ["| claim | holds | figures |", "|---|---|---|"]
         lines += [f"| {c.claim} | {'yes' if c.holds else 'no'} | {c.figure} |" for c in one.checks]
         lines.append("")
-    lines += [f"- {choice}" for choice in one.choices if not choice.startswith("Tuned ")]
-    if one.notes:
+    tuned = [choice for choice in one.choices if TUNED.match(choice)]
+    lines += [f"- {choice}" for choice in one.choices if choice not in tuned]
+    if one.notes or tuned:
         lines += ["", "<details><summary>Notes</summary>", ""]
-        lines += [f"- {note}" for note in one.notes]
-        lines += [f"- {choice}" for choice in one.choices if choice.startswith("Tuned ")]
+        lines += [f"- {note}" for note in (*one.notes, *tuned)]
         lines += ["", "</details>"]
     return "\n".join(lines) + "\n"
 
