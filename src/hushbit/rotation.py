@@ -6,6 +6,7 @@ entries are turned once more: no padding for any length. The rotation is orthogo
 is turned back once on the server. All users of a round share it, which costs no privacy.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -130,4 +131,10 @@ class Rotated(Mechanism):
         return Estimate(mean, variance, estimate.count, estimate.unbiased, noise=estimate.noise)
 
     def _rotation(self, key: bytes) -> Rotation:
-        return Rotation(self.dim, key)
+        return rotation_of(self.dim, key)
+
+
+@lru_cache(maxsize=1)
+def rotation_of(dim: int, key: bytes) -> Rotation:
+    """The rotation of a round, drawn once for all that a round does with it."""
+    return Rotation(dim, key)

@@ -10,12 +10,12 @@ from hushbit.kernels.count import (
     TILE_WORDS,
     add_group,
     count_tiles,
-    count_two_points,
     draw_rows,
     flush,
     sum_tiles,
 )
 from hushbit.kernels.signs import WORD_TAG, count_signs, tile_signs
+from hushbit.kernels.two_points import NOT_KEPT, count_two_points
 
 SIZES = (1, 7, 8, 63, 64, 65, 511, 512, 513, 4095, 4096, 4097, 9000)
 USERS = (1, 15, 16, 17, 239, 240, 241, 500)
@@ -151,12 +151,14 @@ def test_two_points_count_like_any_others(users: int, votes: int) -> None:
     general, special = np.zeros((1, votes), np.int64), np.zeros(votes, np.int64)
     tiles = -(-votes // 4096)
     count_tiles(keys, WORD_TAG, 0, 0, payload, 0, tiles, general)
-    count_two_points(keys, WORD_TAG, 0, payload, 0, tiles, special)
+    count_two_points(keys, WORD_TAG, 0, payload, np.arange(users), 0, tiles, special, NOT_KEPT)
     assert np.array_equal(general[0], special)
     if votes <= 65:
         table = np.eye(2, 1, dtype=np.int64)
         some = slice(0, 50)
         exact = definitions.counts(keys[some], 0, "hadamard", 2, payload[some], table, votes)
         special[:] = 0
-        count_two_points(keys[some], WORD_TAG, 0, payload[some], 0, 1, special)
+        count_two_points(
+            keys, WORD_TAG, 0, payload, np.arange(users)[some], 0, 1, special, NOT_KEPT
+        )
         assert np.array_equal(special, exact[0])

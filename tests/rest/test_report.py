@@ -103,10 +103,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray
     with whole_round(folder, 0):
         votes = cast_votes(setup, span)
     assert votes.removals is not None
-    assert votes.removals.verdict.shift is not None
-    estimate = robust_estimate(
-        setup.settings, setup.mechanism, votes.tally, votes.ballots, votes.removals
-    )
+    estimate = robust_estimate(setup.settings, setup.mechanism, votes.tally, votes.ballots)
     return folder, estimate.mean, int((~votes.removals.verdict.accepted).sum())
 
 

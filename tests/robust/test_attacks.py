@@ -21,10 +21,11 @@ from hushbit.robust.attacks import (
     hidden_push,
     honest_norm,
     little_z,
+    one_hump,
     pull_of,
 )
 from hushbit.robust.pulls import noise_size
-from hushbit.robust.rules import GAP, STEPS_BACK, TOLERATED, Rule
+from hushbit.robust.rules import STEPS_BACK, TOLERATED, Rule
 from hushbit.words import all_words
 
 KEY = RoundKey(b"a" * 32, 1)
@@ -165,11 +166,17 @@ def test_the_adaptive_push_stays_where_the_filter_forgives():
     assert NormalDist().cdf(depth - STEPS_BACK) * 0.2 == pytest.approx(TOLERATED, rel=1e-3)
     for length, natural in ((4.0, 0.0), (1.0, 2.0), (0.2, 3.0)):
         push = hidden_push(length, natural, 0.2, 1000, 7850)
-        spread = rule.explained / (1 - rule.explained) * natural**2 / 0.16
-        assert 0 <= push <= max(0.0, max(GAP, math.sqrt(spread)) - length) + 1e-9
+        assert one_hump(length + push, natural, 0.2, 1000)
         left = 0.8 * length - 0.2 * push
         assert -push * left / math.sqrt(left**2 + 7.85) >= -allowed - 1e-9
-    assert hidden_push(9.0, 0.0, 0.2, 1000, 7850) == 0.0  # two minds already
+    assert hidden_push(9.0, 0.0, 0.2, 1000, 7850) == 0.0  # two humps already
+
+
+def test_one_hump_ends_where_spreads_no_longer_meet():
+    for natural in (0.0, 4.0):
+        spread = math.hypot(1, natural)
+        assert one_hump(2 * spread, natural, 0.2, 1000)  # no two Gaussians that close have a dip
+        assert not one_hump(max(8.0, 5 * spread), natural, 0.2, 1000)
 
 
 def test_the_adaptive_attacker_leaves_the_way_of_the_model_alone():
@@ -182,6 +189,10 @@ def test_the_adaptive_attacker_leaves_the_way_of_the_model_alone():
     sigma, share = noise_size(mechanism), VIEW.attackers / VIEW.users
     assert np.allclose(made[:, 0], -allowed_score(share) * sigma, rtol=1e-5)
     assert (made[:, 1:] @ VIEW.mean[1:] < 0).all()
+    wide = dataclasses.replace(view, pull=Pull(VIEW.mean, 3 * sigma))
+    along = craft("adaptive", UPDATES, wide, mechanism, 0)[:, 1:] @ VIEW.mean[1:]
+    spread = float(along.std() / np.linalg.norm(VIEW.mean[1:]) / sigma)
+    assert spread == pytest.approx(3.0, rel=0.2)  # hides among users who differ
 
 
 def test_pull_is_what_ballots_decode_to_where_points_cut():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
 from hushbit.fl.attacks import cast_attacked
 from hushbit.robust.attacks import View, against_clip, craft, directed_bits
 from hushbit.robust.filter import filter_ballots
-from hushbit.robust.filtered import filtered_estimate, filtered_tally
-from hushbit.robust.pulls import noise_size
-from hushbit.robust.rules import SCORE_VARIANCE, Rule, split
+from hushbit.robust.filtered import filtered_tally
+from hushbit.robust.rules import SCORE_VARIANCE, Rule
 
 KEY = RoundKey(b"f" * 32, 2)
 DIM, USERS, CLIP = 2000, 400, 1.0
@@ -85,19 +83,22 @@ def test_colluders_beyond_the_reach_go_and_nobody_else(kind, attack, share):
     Rotated(CPA(600, 0.5, 0.08, clip=1.0)),
     CPA(600, 1.0, 0.08, points=4, clip=1.0),
     NestedCPA(600, 0.5, 0.08, stages=(2, 2), clip=1.0),
-    CPA(600, 1.0, 0.25, lattice="E8", points=16, clip=1.0),
+    CPA(1600, 1.0, 0.15, lattice="E8", points=16, clip=1.0),
     Subset(CPA(600, 2.0, 0.08, clip=1.0), 300),
 ])  # fmt: skip
 def test_every_mechanism_of_bits_is_served(mechanism):
-    updates = honest_updates("common mean", users=120, dim=600)
+    # A valley takes some fifty attackers; of E8 two thirds go as loaded coins before.
+    users = 480 if mechanism.payload_bits == 200 else 120
+    count = 2 * users // 5
+    updates = honest_updates("common mean", users=users, dim=mechanism.dim)
     assert filter_ballots(mechanism, cast(mechanism, updates), KEY).removed == 0
-    attacked = cast(mechanism, updates, "directed", 0.3)
+    attacked = cast(mechanism, updates, "directed", 0.4)
     tally, verdict = filtered_tally(mechanism, attacked, KEY)
-    assert (~verdict.accepted[:36]).mean() > 0.95
-    assert verdict.accepted[36:].mean() > 0.98
+    assert (~verdict.accepted[:count]).mean() > 0.95
+    assert verdict.accepted[count:].mean() > 0.98
     plain = mechanism.tally(KEY, histogram=False)
     plain.add_many([attacked[int(i)] for i in np.flatnonzero(verdict.accepted)])
-    assert tally.count == 120 - verdict.removed
+    assert tally.count == users - verdict.removed
     assert all((tally.counters[n] == plain.counters[n]).all() for n in plain.counters)
 
 
@@ -137,68 +138,14 @@ def test_the_slack_is_hoeffdings():
     assert 2 * 1000 * 10 * math.exp(-(z**2) / 2 / SCORE_VARIANCE) == pytest.approx(0.01)
 
 
-def test_split_cuts_between_the_groups():
-    values = np.concatenate([np.full(70, 1.0), np.full(30, -9.0)])
-    assert split(values) == -4.0
-
-
 @pytest.mark.parametrize("wrong", [
-    {"rate": 0.0}, {"rate": "x"}, {"share": 1.5}, {"explained": math.nan}, {"looks": 0},
+    {"rate": 0.0}, {"rate": "x"}, {"share": 1.5}, {"share": math.nan}, {"looks": 0},
     {"looks": True}, {"memory": 1.0}, {"tail": 0.0},
 ])  # fmt: skip
 def test_wrong_rules_are_refused(wrong):
     with pytest.raises(InvalidInput):
         Rule(**wrong)
     assert issubclass(InvalidInput, HushbitError)
-
-
-@pytest.mark.parametrize("share", [0.2, 0.3])
-def test_whoever_stays_moves_the_estimate_no_further_than_the_median(share):
-    """Honest users spread by 3 noises; colluders at 8, where no rule tells them from the rest."""
-    rng, users, dim = np.random.default_rng(5), 1000, 2000
-    mechanism = CPA(dim, 1.0, RADIUS, clip=CLIP)
-    sigma = noise_size(mechanism)
-    axis = rng.normal(size=dim)
-    axis /= np.linalg.norm(axis)
-    place = np.clip(rng.normal(0.0, 3.0, users), -10, 10)
-    place[: round(share * users)] = -8.0
-    updates = (np.outer(place, axis) * sigma).astype(np.float32)
-    ballots = mechanism.encode_many(updates, KEY.users(np.arange(users)), SeededCoins(1))
-    tally, verdict = filtered_tally(mechanism, ballots, KEY)
-    plain = mechanism.tally(KEY, histogram=False)
-    plain.add_many(ballots)
-    honest = place[round(share * users) :]
-    without = float(mechanism.estimate(plain).mean @ axis) / sigma
-    found = filtered_estimate(mechanism, tally, verdict)
-    moved = abs(float(found.mean @ axis) / sigma - honest.mean())
-    # Honest scores have a spread of sqrt(9 + 1..2) noises; the quantile of the median's bound,
-    # and five standard errors of a median of 1000.
-    bound = NormalDist().inv_cdf(0.5 / (1 - share)) * math.sqrt(11)
-    assert moved < bound + 5 * 1.25 * math.sqrt(11 / users)
-    assert verdict.removed < 0.02 * users
-    assert moved < 0.85 * abs(without - honest.mean())
-    assert not found.unbiased
-
-
-def test_without_structure_the_estimate_is_the_plain_one():
-    ballots = cast(MECHANISM, honest_updates("unstructured"))
-    tally, verdict = filtered_tally(MECHANISM, ballots, KEY)
-    assert verdict.shift is None
-    found = filtered_estimate(MECHANISM, tally, verdict)
-    assert (found.mean == MECHANISM.estimate(tally).mean).all()
-    assert found.unbiased
-
-
-def test_the_median_is_turned_back_with_the_mean():
-    updates = honest_updates("classes")
-    sharp = CPA(DIM, 2.0, RADIUS, clip=CLIP)
-    for mechanism in (sharp, Rotated(sharp)):
-        tally, verdict = filtered_tally(mechanism, cast(mechanism, updates), KEY)
-        assert verdict.removed == 0
-        assert verdict.shift is not None
-        moved = filtered_estimate(mechanism, tally, verdict).mean - mechanism.estimate(tally).mean
-        length = noise_size(sharp) * float(np.linalg.norm(verdict.shift))
-        assert float(np.linalg.norm(moved)) == pytest.approx(length)
 
 
 def test_bits_that_are_no_coins_are_removed():

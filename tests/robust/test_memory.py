@@ -84,6 +84,27 @@ def test_who_comes_round_is_counted_again():
     assert accepted[59] > 0.95
 
 
+def test_who_was_found_stays_out_while_rounds_say_nothing():
+    """Sums fade; that they are small is no sign of having come round."""
+    memory = Memory.fresh(USERS)
+    for number in range(80):
+        places = np.where(np.arange(USERS) < 80, -2.0, 1.0) if number < 15 else 0.0
+        means, axis = planted(USERS, DIM, places)
+        verdict = judge(packed(votes(means, number)), Rule(), None, memory, axis)
+        memory = verdict.memory
+        if number == 40:
+            assert (~verdict.accepted[:80]).mean() > 0.6
+    assert verdict.accepted[80:].mean() > 0.98
+
+
+def test_the_majority_says_which_way_is_forward():
+    """The way leads back: honest users, 70 %, score against it, and still the others go."""
+    places = np.where(np.arange(USERS) < 120, 3.0, -2.0)
+    verdicts = rounds_of(places, 20)
+    assert (~verdicts[-1].accepted[:120]).mean() > 0.95
+    assert (~verdicts[-1].accepted[120:]).mean() <= 0.01
+
+
 def test_a_majority_is_never_against_the_others():
     places = np.where(np.arange(USERS) < 240, -3.0, 3.0)
     for verdict in rounds_of(places, 12):

@@ -8,7 +8,7 @@ import pytest
 from hushbit import CPA, NestedCPA, Rotated, RoundKey, SeededCoins, Subset
 from hushbit.baselines import MVU, FedAvg, SignRR
 from hushbit.errors import InvalidInput
-from hushbit.robust.bits import count_ones
+from hushbit.robust.bits import unfair
 from hushbit.robust.pulls import (
     DecodedPulls,
     PackedPulls,
@@ -52,43 +52,61 @@ MECHANISMS = {
 }
 
 
+def looked(rows, above, below, way):
+    """The look by its definition: sums of rows, the own part left out, lengths of one."""
+    total, apart = rows[above | below].sum(axis=0), rows[above].sum(0) - rows[below].sum(0)
+    power, sides = (rows**2).sum(axis=1), 1.0 * above - below
+    scores = rows @ np.stack([total, apart, way]).T
+    scores -= power[:, None] * np.stack([above | below, sides, 0 * sides], axis=1)
+    return (scores / np.linalg.norm([total, apart, way], axis=1)).T
+
+
 @pytest.mark.parametrize("name", MECHANISMS)
 @pytest.mark.parametrize("dim", [64, 203])
 def test_pulls_are_decoded_ballots(name, dim):
     mechanism = MECHANISMS[name](dim)
     ballots = ballots_of(mechanism)
-    pulls, rows = unmask(mechanism, ballots, KEY), decoded(mechanism, ballots)
     rng = np.random.default_rng(3)
-    direction = rounded(rng.normal(size=dim))
-    for share in (0.0, 0.3, 0.8, 1.0):
-        chosen = rng.uniform(size=USERS) < share
-        assert np.allclose(pulls.sum_of(chosen), rows[chosen].sum(axis=0), atol=1e-4)
-    assert np.allclose(pulls.powers(), (rows**2).sum(axis=1), rtol=1e-5)
-    assert np.allclose(pulls.scores(direction), rows @ direction, atol=1e-3)
+    above, below = rng.uniform(size=(2, USERS)) < 0.4
+    below &= ~above
+    pulls, rows = unmask(mechanism, ballots, KEY, (above, below)), decoded(mechanism, ballots)
+    way = rounded(rng.normal(size=dim))
+    found, exact = pulls.look(above, below, way), looked(rows, above, below, way)
+    assert np.allclose(found[2], exact[2], atol=1e-3)  # the way is rounded already
+    if isinstance(pulls, DecodedPulls):
+        assert np.allclose(found, exact, atol=1e-3)
+    else:
+        sums = np.stack([pulls.count(above), pulls.count(below)])
+        assert (sums == -np.rint([rows[above].sum(0), rows[below].sum(0)])).all()
+    assert (pulls.look(above, below, None)[2] == 0).all()
 
 
 @pytest.mark.parametrize(("users", "dim"), [(40, 203), (64, 64), (65, 130), (200, 1000)])
-def test_sums_over_packed_ballots_are_exact_for_rounded_levels(users, dim):
+def test_sums_over_packed_ballots_are_exact_whatever_was_counted_before(users, dim):
     rng = np.random.default_rng(users)
     bits = rng.integers(0, 2, (users, dim), dtype=np.uint8)
     rows = np.zeros((users, 8 * -(-dim // 64)), dtype=np.uint8)
     packed = np.packbits(bits, axis=1, bitorder="little")
     rows[:, : packed.shape[1]] = packed
-    pulls, plain = PackedPulls(rows.view(np.uint64), dim, 1.0), 2.0 * bits - 1
-    direction = rounded(rng.normal(size=dim))
-    for share in (0.0, 0.4, 0.9, 1.0):
-        chosen = rng.uniform(size=users) < share
-        assert (pulls.sum_of(chosen) == plain[chosen].sum(axis=0)).all()
-    assert np.allclose(pulls.scores(direction), plain @ direction)
-    counts = np.empty(users, dtype=np.int64)
-    count_ones(packed, counts)
-    assert (counts == bits.sum(axis=1)).all()
+    plain, part = 2 * bits.astype(np.int64) - 1, rng.uniform(size=users) < 0.5
+    whole = PackedPulls(rows.view(np.uint64), dim, 1.0)
+    parts = [(some, -plain[some].sum(axis=0)) for some in (part, ~part)]
+    for pulls in (whole, PackedPulls(rows.view(np.uint64), dim, 1.0, parts=parts)):
+        for share in (0.0, 0.1, 0.4, 0.9, 1.0):
+            chosen = rng.uniform(size=users) < share
+            assert (pulls.count(chosen) == -plain[chosen].sum(axis=0)).all()
+        assert (pulls.count(part) == -plain[part].sum(axis=0)).all()
+    ones = bits.sum(axis=1)
+    assert (unfair(packed, dim / 2, 5.0) == (np.abs(ones - dim / 2) > 5)).all()
 
 
-def test_rounding_keeps_the_largest_level_and_zero():
-    levels = np.array([-3.5, 0.0, 0.09, 3.5, 1.0])
-    assert rounded(levels).tolist() == pytest.approx([-3.5, 0.0, 0.0, 3.5, 1.0])
+def test_rounding_keeps_what_is_large():
+    levels = np.array([-3.5, 0.0, 0.09, 3.5, 1.0, 2.0])
+    assert rounded(levels).tolist() == [-1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
     assert (rounded(np.zeros(3)) == 0).all()
+    drawn = np.random.default_rng(0).normal(size=100_000)
+    made = rounded(drawn)
+    assert float(made @ drawn / np.linalg.norm(made) / np.linalg.norm(drawn)) > 0.89
 
 
 def test_both_kinds_of_pulls_agree():
@@ -96,8 +114,8 @@ def test_both_kinds_of_pulls_agree():
     ballots = ballots_of(mechanism)
     slow, fast = DecodedPulls(mechanism, ballots, KEY), unmask(mechanism, ballots, KEY)
     assert isinstance(fast, PackedPulls)
-    direction = rounded(np.random.default_rng(0).normal(size=128))
-    assert np.allclose(slow.scores(direction), fast.scores(direction), atol=1e-5)
+    way, half = rounded(np.random.default_rng(0).normal(size=128)), np.arange(USERS) % 2 == 0
+    assert np.allclose(slow.look(half, ~half, way)[2], fast.look(half, ~half, way)[2], atol=1e-5)
     assert slow.reach == fast.reach
     assert slow.sigma == fast.sigma == noise_size(mechanism)
 
@@ -128,7 +146,9 @@ def test_bits_without_words_are_read_as_they_are():
         ballots = ballots_of(mechanism)
         bits = np.unpackbits(ballots.payload, axis=1, bitorder="little")[:, :130]
         pulls = unmask(mechanism, ballots, KEY)
-        assert np.allclose(pulls.sum_of(np.ones(USERS, np.bool_)), (2.0 * bits - 1).sum(axis=0))
+        assert (
+            pulls.count(np.ones(USERS, np.bool_)) == (1 - 2 * bits.astype(int)).sum(axis=0)
+        ).all()
         assert pulls.reach == pytest.approx(float(mechanism.response.beta) * 130**0.5)
 
 

@@ -7,26 +7,26 @@ from hushbit import CPA, NestedCPA, Rotated, RoundKey, SeededCoins, Subset
 from hushbit.baselines import SignRR
 from hushbit.fl.attacks import cast_attacked
 from hushbit.robust.rules import (
-    GAP,
+    COIN_BITS,
     STEPS_BACK,
     TOLERATED,
     Rule,
-    against_the_others,
     beyond_reach,
+    cut_off,
+    far_behind,
     loaded_coins,
-    of_other_mind,
     other_minds,
 )
 
 RULE = Rule()
 EVERYONE = np.ones(1000, dtype=np.bool_)
+NOBODY = ~EVERYONE
 REACH = 10.0
 
 
 def judged(scores, reach=REACH):
     scores, everyone = np.asarray(scores), np.ones(len(scores), np.bool_)
-    beyond = beyond_reach(scores[:, None], everyone, reach, RULE)
-    return beyond, of_other_mind(scores, everyone, RULE)
+    return beyond_reach(scores[None], reach, RULE), other_minds(scores[None], everyone, RULE)
 
 
 def test_whoever_scores_beyond_the_reach_goes_and_nobody_within():
@@ -56,7 +56,17 @@ def test_a_natural_group_stays():
 
 
 def test_groups_that_noise_could_blur_stay():
-    assert not judged(two_groups(0.3, GAP - 1))[1].any()
+    assert not judged(two_groups(0.3, 4.0))[1].any()
+
+
+def test_a_small_group_far_away_is_told_from_a_wide_spread_by_the_valley():
+    """Nothing but the valley shows it: a fifth of users within the spread of a third of them."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(3.5, 4.5, 1000)
+    scores[:200] = rng.normal(-14.7, 1.0, 200)
+    group = judged(scores)[1]
+    assert group[:200].all()
+    assert group[200:].mean() < 0.01
 
 
 @pytest.mark.parametrize("draw", [
@@ -74,9 +84,8 @@ def test_one_humped_spreads_stay_however_wide(draw):
 def test_removed_users_have_no_say():
     scores = two_groups(0.3, 9.0)
     accepted = np.arange(1000) >= 300
-    assert not of_other_mind(scores, accepted, RULE).any()
-    assert not beyond_reach(scores[:, None], accepted, REACH, RULE).any()
-    assert against_the_others(scores - 9.0, accepted, RULE)[:300].all()
+    assert not other_minds(scores[None], accepted, RULE).any()
+    assert far_behind(scores - 9.0, accepted, NOBODY, RULE)[:300].all()
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0])
@@ -84,39 +93,65 @@ def test_gaussian_users_are_not_against_the_others_and_a_group_below_is(spread):
     rng = np.random.default_rng(0)
     for _ in range(20):
         sums = rng.normal(1.0, spread, 1000)
-        assert not against_the_others(sums, EVERYONE, RULE).any()
+        assert not far_behind(sums, EVERYONE, NOBODY, RULE).any()
+        assert not cut_off(sums, RULE).any()
     sums[:250] = rng.normal(1.0 - 6 * spread, spread, 250)
-    out = against_the_others(sums, EVERYONE, RULE)
+    out = far_behind(sums, EVERYONE, NOBODY, RULE) | cut_off(sums, RULE)
     assert out[:250].mean() > 0.9
     assert out[250:].mean() < 2 * RULE.tail
 
 
-def test_nobody_is_against_who_is_within_the_noise_of_no_step_back():
+def test_a_coalition_of_one_voice_within_the_spread_of_the_others_is_cut_off():
+    """Where it stands a tenth of the others do, so no quantile tells it; the valley does."""
+    rng = np.random.default_rng(1)
+    sums = rng.normal(7.8, 8.5, 1000)
+    sums[:300] = rng.normal(-10.0, 1.0, 300)
+    assert not far_behind(sums, EVERYONE, NOBODY, RULE)[:300].all()
+    out = cut_off(sums, RULE)
+    assert out[:300].all()
+    assert out[300:].mean() < 0.15  # who stands on the coalition's side of the valley goes with it
+
+
+def test_a_second_hump_that_is_not_set_back_stays():
+    rng = np.random.default_rng(0)
+    sums = rng.normal(20.0, 1.0, 1000)
+    sums[:300] = rng.normal(-STEPS_BACK + 2.5, 1.0, 300)
+    assert not cut_off(sums, RULE).any()
+    sums[:300] -= 5.0
+    assert cut_off(sums, RULE)[:300].all()
+    assert not cut_off(sums, RULE)[300:].any()
+
+
+def test_a_minority_that_moves_the_mean_by_itself_is_cut_off_above():
+    rng = np.random.default_rng(0)
+    sums = rng.normal(1.3, 1.4, 1000)
+    sums[:300] = rng.normal(13.6, 1.0, 300)
+    assert (cut_off(sums, RULE) == (np.arange(1000) < 300)).all()
+
+
+def test_nobody_is_behind_who_is_within_the_noise_of_no_step_back():
     sums = np.full(1000, 5.0)
     sums[:300] = -STEPS_BACK + 0.01  # far below the others, but not for certain against them
-    assert not against_the_others(sums, EVERYONE, RULE).any()
+    assert not far_behind(sums, EVERYONE, NOBODY, RULE).any()
     sums[:300] = -STEPS_BACK - 0.01
-    assert against_the_others(sums, EVERYONE, RULE)[:300].all()
+    assert far_behind(sums, EVERYONE, NOBODY, RULE)[:300].all()
 
 
-def test_where_the_typical_user_is_set_back_the_limit_moves_with_it():
-    sums = np.random.default_rng(0).normal(-4.0, 0.5, 1000)
-    assert not against_the_others(sums, EVERYONE, RULE).any()
-
-
-def test_a_few_users_below_are_a_natural_tail():
+def test_a_few_users_below_are_a_natural_tail_beside_those_who_are_known():
     sums = np.random.default_rng(0).normal(size=1000)
-    sums[: round(1000 * TOLERATED) - 5] -= 50.0
-    assert not against_the_others(sums, EVERYONE, RULE).any()
-    sums[: round(1000 * TOLERATED) + 5] -= 50.0
-    assert against_the_others(sums, EVERYONE, RULE)[:20].all()
+    few = round(1000 * TOLERATED)
+    sums[: few - 5] -= 50.0
+    assert not far_behind(sums, EVERYONE, NOBODY, RULE).any()
+    sums[: few + 5] -= 50.0
+    assert far_behind(sums, EVERYONE, NOBODY, RULE)[:20].all()
+    assert not far_behind(sums, EVERYONE, np.arange(1000) < 10, RULE).any()
 
 
 def test_groups_of_several_directions_go_together():
     rng = np.random.default_rng(0)
-    scores = rng.normal(size=(1000, 2))
-    scores[:200, 0] += 20.0
-    scores[200:400, 1] -= 20.0
+    scores = rng.normal(size=(2, 1000))
+    scores[0, :200] += 20.0
+    scores[1, 200:400] -= 20.0
     assert (other_minds(scores, EVERYONE, RULE) == (np.arange(1000) < 400)).all()
 
 
@@ -124,7 +159,7 @@ def test_groups_of_several_directions_go_together():
     CPA(800, 0.5, 0.02), CPA(800, 8.0, 0.02), CPA(800, 1.0, 0.02, points=4),
     NestedCPA(804, 0.5, 0.02, stages=(2, 4)), Rotated(CPA(800, 0.5, 0.02)),
     CPA(800, 0.5, 0.03, lattice="E8", points=16), Subset(CPA(800, 0.5, 0.02), 300),
-    CPA(800, 0.5, 0.02, points=3, words="uniform"),
+    CPA(800, 0.5, 0.02, points=3, words="uniform"), CPA(COIN_BITS + 99, 0.5, 0.02),
 ])  # fmt: skip
 def test_honest_bits_are_fair_coins_whatever_the_update_and_ones_are_not(mechanism):
     key, users = RoundKey(bytes(32), 0), 400

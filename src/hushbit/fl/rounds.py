@@ -106,7 +106,7 @@ def one_round(setup: Setup, progress: Progress, engine: Engine | None = None) ->
         votes = workers.run(cast_votes, setup, spans_of(setup, round_), merged_votes)
     clock = votes.clock
     with clock.phase("estimate"):
-        estimate = robust_estimate(settings, mechanism, votes.tally, votes.ballots, votes.removals)
+        estimate = robust_estimate(settings, mechanism, votes.tally, votes.ballots)
         tuning = tuning_state(mechanism, votes.tally)
     with clock.phase("step"):
         params, server = setup.server.step(before, estimate.mean, progress.server)

@@ -98,6 +98,26 @@ def blocks8(typingctx: Any, states_type: Any, out_type: Any) -> tuple[Any, Calla
     return types.void(states_type, out_type), emit
 
 
+def _mix(context: Any, builder: Any, kinds: Any, args: Any) -> None:
+    """Emit text XOR eight blocks under a key into every target: (states, key, text, *targets)."""
+    source, key, text, *targets = (
+        _pointer(context, builder, *pair) for pair in zip(kinds, args, strict=True)
+    )
+    words = builder.bitcast(key, INT32.as_pointer())
+    start = []
+    for word in range(WORDS):
+        if 4 <= word < 12:
+            one = builder.load(_slot(builder, words, word - 4), align=4)
+            row = builder.insert_element(_constant([0] * LANES), one, ir.Constant(INT32, 0))
+            start.append(builder.shuffle_vector(row, row, _constant([0] * LANES)))
+        else:
+            start.append(builder.load(_slot(builder, source, word), align=4))
+    for index, made in enumerate(_blocks(builder, start)):
+        given = builder.load(_slot(builder, text, index), align=1)
+        for target in targets:
+            builder.store(builder.xor(made, given), _slot(builder, target, index), align=4)
+
+
 @intrinsic  # type: ignore[untyped-decorator]
 def mixed8(
     typingctx: Any, states_type: Any, key_type: Any, text_type: Any, out_type: Any
@@ -108,21 +128,20 @@ def mixed8(
     """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, key, text, target = (
-            _pointer(context, builder, *pair) for pair in zip(signature.args, args, strict=True)
-        )
-        words = builder.bitcast(key, INT32.as_pointer())
-        start = []
-        for word in range(WORDS):
-            if 4 <= word < 12:
-                one = builder.load(_slot(builder, words, word - 4), align=4)
-                row = builder.insert_element(_constant([0] * LANES), one, ir.Constant(INT32, 0))
-                start.append(builder.shuffle_vector(row, row, _constant([0] * LANES)))
-            else:
-                start.append(builder.load(_slot(builder, source, word), align=4))
-        for index, made in enumerate(_blocks(builder, start)):
-            given = builder.load(_slot(builder, text, index), align=1)
-            builder.store(builder.xor(made, given), _slot(builder, target, index), align=4)
+        _mix(context, builder, signature.args, args)
         return context.get_dummy_value()
 
     return types.void(states_type, key_type, text_type, out_type), emit
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def mixed8_kept(
+    typingctx: Any, states_type: Any, key_type: Any, text_type: Any, out_type: Any, kept_type: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """`mixed8`, written to `kept` as well, which must have 512 bytes from its start on."""
+
+    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _mix(context, builder, signature.args, args)
+        return context.get_dummy_value()
+
+    return types.void(states_type, key_type, text_type, out_type, kept_type), emit

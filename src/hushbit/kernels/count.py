@@ -8,7 +8,7 @@ Tiles are independent, so threads never share a counter and the result does not 
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.kernels.chacha import blocks8, fill_states, mixed8, set_key
+from hushbit.kernels.chacha import blocks8, fill_states, set_key
 from hushbit.kernels.jit import njit
 
 TILE_BYTES = 512
@@ -149,50 +149,6 @@ def draw_rows(
             for bit in range(row_bits):
                 if (digit >> bit) & 1:
                     rows[bit * TILE_WORDS + w] |= lane
-
-
-@njit
-def count_two_points(
-    keys: NDArray[np.uint32], tag: int, stage: int, payload: NDArray[np.uint8],
-    first: int, last: int, counters: NDArray[np.int64],
-) -> None:  # fmt: skip
-    """`count_tiles` for two points, whose words are one bit: nothing is copied on the way.
-
-    The rows of `payload` must follow each other without gaps.
-    """
-    votes, users = counters.size, keys.shape[0]
-    states = np.empty(128, np.uint32)
-    fill_states(states, keys[0], tag, stage, 0, 0)
-    group = np.zeros(GROUP * TILE_WORDS, np.uint64)
-    words = group.view(np.uint32)
-    padded = np.zeros(TILE_BYTES, np.uint8)
-    planes = np.zeros(PLANES * TILE_WORDS, np.uint64)
-    for tile in range(first, last):
-        start = tile * TILE_VOTES
-        inside = min(TILE_VOTES, votes - start)
-        width = (inside + 7) // 8
-        for lane in range(8):
-            states[96 + lane] = np.uint32(tile * TILE_BLOCKS + lane)
-        held = 0
-        for base in range(0, users, GROUP):
-            present = min(GROUP, users - base)
-            for u in range(present):
-                into = words[u * 128 : (u + 1) * 128]
-                row = payload[base + u, tile * TILE_BYTES : tile * TILE_BYTES + width]
-                # Votes beyond the last are never flushed, so a row may run on into the next one.
-                if (base + u) * payload.shape[1] + tile * TILE_BYTES + TILE_BYTES > payload.size:
-                    padded[:width] = row
-                    row = padded[:width]
-                mixed8(states, keys[base + u], row, into)
-            group[present * TILE_WORDS :] = np.uint64(0)
-            add_group(group, planes)
-            held += 1
-            if held == FLUSH_GROUPS:
-                flush(planes, counters[start : start + inside])
-                held = 0
-        flush(planes, counters[start : start + inside])
-        for i in range(start, start + inside):
-            counters[i] += users
 
 
 @njit

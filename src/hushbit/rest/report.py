@@ -21,9 +21,7 @@ from hushbit.keys import RoundKey
 from hushbit.rest.recount import all_ballots, one_mechanism, recount
 from hushbit.rest.scratch import LOCK, held, remove_abandoned
 from hushbit.rest.store import Source
-from hushbit.robust.filter import Verdict
-from hushbit.robust.filtered import filtered_estimate, filtered_tally
-from hushbit.tally import Tally
+from hushbit.robust.filtered import filtered_tally
 
 REPORT = "report.json"
 FROM_HISTOGRAM = ("median", "trimmed-mean")
@@ -68,7 +66,6 @@ def count_folder(
             skip_damaged=skip_damaged,
         )  # fmt: skip
         tally, refused = counted.tally, dict(sorted(counted.refused.items()))
-        verdict = None
         if spectral and tally.count:
             valid = all_ballots(chosen, key, skip_damaged)
             tally, verdict = filtered_tally(
@@ -77,7 +74,7 @@ def count_folder(
             refused["filtered"] = int((~verdict.accepted).sum())
         tally.save(place / f"round-{number}.tally.npz")
         if tally.count:
-            mean = decoded(estimated(tally, verdict), decoder, trim)
+            mean = decoded(tally.mechanism.estimate(tally), decoder, trim)
             write_whole(place / f"round-{number}.{decoder}.npy", partial(np.save, arr=mean))
         rows.append({
             "round": number, "files": len(chosen), "counted": tally.count, "refused": refused,
@@ -97,13 +94,6 @@ def check_secret(sources: Sequence[Source], key: RoundKey) -> None:
         raise InvalidInput(
             f"{other[0]} was written under another secret or seed: name the one of that run"
         )
-
-
-def estimated(tally: Tally, verdict: Verdict | None) -> Estimate:
-    """The estimate; after a filter the same one that a run with that defence makes."""
-    if verdict is None:
-        return tally.mechanism.estimate(tally)
-    return filtered_estimate(tally.mechanism, tally, verdict)
 
 
 def decoded(estimate: Estimate, decoder: str, trim: float) -> NDArray[np.float64]:

@@ -30,8 +30,9 @@ from hushbit.cpa import CPA, NestedCPA
 from hushbit.keys import RoundKey, UserKeys
 from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import FEWEST_USERS
+from hushbit.robust.humps import NOWHERE, valley
 from hushbit.robust.pulls import largest_norm, noise_size
-from hushbit.robust.rules import GAP, STEPS_BACK, TOLERATED, Rule
+from hushbit.robust.rules import STEPS_BACK, TOLERATED, Rule
 from hushbit.rotation import Rotated, Rotation
 from hushbit.subset import Subset
 from hushbit.tally import Counters
@@ -50,6 +51,7 @@ class View:
 
     pull  what honest ballots decode to, where points cut updates off
     way   how the model has moved since the first round
+    round which round it is
     """
 
     mean: NDArray[np.float64]
@@ -58,6 +60,7 @@ class View:
     attackers: int
     pull: "Pull | None" = None
     way: NDArray[np.float64] | None = None
+    round: int = 0
 
 
 def craft(attack: str, updates: Rows, view: View, mechanism: Mechanism, seed: int) -> Rows:
@@ -71,7 +74,7 @@ def craft(attack: str, updates: Rows, view: View, mechanism: Mechanism, seed: in
     if attack == "little":
         return _repeat(view.mean - little_z(view.users, view.attackers) * view.spread, updates)
     if attack == "adaptive":
-        return _adaptive(updates, mechanism, view)
+        return _adaptive(updates, mechanism, view, seed)
     if attack == "sybils":
         return _sybils(updates, mechanism, view, seed)
     return _repeat(against * extreme_norm(mechanism, view), updates)
@@ -191,13 +194,13 @@ def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return np.packbits(bits, bitorder="little")
 
 
-def _adaptive(updates: Rows, mechanism: Mechanism, view: View) -> Rows:
-    """Against the honest pull m, and no further than the filter of many rounds lets pass.
+def _adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Rows:
+    """Against the honest pull m, and no further than the filter lets pass.
 
     In noises: along the way that the model has come, a score of `allowed` against it a round keeps
     the sum over rounds where noise trips no more of the coalition than is tolerated. Off the way
-    it pushes by L against m: as far as two minds may be apart, where the natural spread hides a
-    cut, and as its score on the mean of all, (1-f) m + f a, stays within `allowed`.
+    it pushes by L against m: as far as leaves one hump, each of the coalition spread around L like
+    honest users are, and as its score on the mean of all, (1-f) m + f a, stays within `allowed`.
     """
     inner = _inner(mechanism)
     against = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
@@ -210,9 +213,11 @@ def _adaptive(updates: Rows, mechanism: Mechanism, view: View) -> Rows:
     if view.way is not None:
         way = view.way / float(np.linalg.norm(view.way))
         back, pull = -allowed_score(share) * way, pull - (pull @ way) * way
-    length = float(np.linalg.norm(pull)) or 1.0
-    push = hidden_push(length, view.pull.natural / sigma, share, view.users, inner.dim)
-    return _repeat((back - push / length * pull) * sigma, updates)
+    length, natural = float(np.linalg.norm(pull)) or 1.0, view.pull.natural / sigma
+    push = hidden_push(length, natural, share, view.users, inner.dim)
+    rng = np.random.default_rng([seed, view.round, 0xADA])
+    pushes = push + natural * rng.normal(size=(len(updates), 1))
+    return np.asarray((back - pushes / length * pull) * sigma, dtype=np.float32)
 
 
 def allowed_score(share: float) -> float:
@@ -226,14 +231,28 @@ def allowed_score(share: float) -> float:
 
 
 def hidden_push(length: float, natural: float, share: float, users: int, dim: int) -> float:
-    """The largest L that neither two minds nor the score on the mean of all tell, in noises."""
-    rule = Rule()
-    spread = rule.explained / (1 - rule.explained) * natural**2 / (share * (1 - share))
-    apart = max(GAP, math.sqrt(spread)) - length
-    tried = np.linspace(0.0, max(apart, 0.0), 200)
+    """The largest L that neither a valley nor the score on the mean of all tells, in noises."""
+    tried = np.linspace(0.0, 10 * math.hypot(1, natural), 200)
     left = (1 - share) * length - share * tried
     scores = -tried * left / np.sqrt(left**2 + dim / users)
-    return float(tried[scores >= -allowed_score(share)].max())
+    unseen = (push for push in tried[scores >= -allowed_score(share)][::-1]
+              if one_hump(length + push, natural, share, users))  # fmt: skip
+    return float(next(unseen, 0.0))
+
+
+def one_hump(apart: float, natural: float, share: float, users: int, trials: int = 5) -> bool:
+    """Whether the filter sees one group where a share of the users stands that far from the rest.
+
+    Both are spread by the natural spread and the noise; no trial may find a valley.
+    """
+    rule, everyone = Rule(), np.ones(users, dtype=np.bool_)
+    moved = apart * (np.arange(users) < share * users)
+    for trial in range(trials):
+        noise = np.random.default_rng(trial).normal(size=users) * math.hypot(1, natural)
+        least = int(rule.share * users)
+        if valley(noise - moved, everyone, least, rule.hump_rate, np.inf) != NOWHERE:
+            return False
+    return True
 
 
 def _sybils(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Rows:

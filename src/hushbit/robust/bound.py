@@ -10,13 +10,8 @@ most reach + z, z the slack of `Rule`:
 
     accepted <= f · (clip + z · sigma)                                     (what any mean allows)
 
-and along what users share the mean gives way to the median, which stays between two quantiles of
-the honest scores:
-
-    median <= Phi^-1(1/2 / (1 - f)) · spread · sigma                       (Gaussian honest scores)
-
-with spread² = 1 + h², h the spread of honest users along the direction in noises (h = reach / 2
-at the very worst: half of them at either end of the clip). Over rounds, a user who pushes against
+Over rounds, h being the spread of honest users along the direction in noises (h = reach / 2 at the
+very worst: half of them at either end of the clip), a user who pushes against
 the way that the model has come, or against the others' mean, by s noises a round has a sum of
 -s · sqrt(w) in units of its noise, w = (1 + memory) / (1 - memory). It stays with a chance of at
 most 0.13 % unless s <= lasting / (f sigma),
@@ -49,14 +44,12 @@ class Shift:
 
     open      without filter, attained
     accepted  with filter, in one round, along the estimate and what users share
-    median    with filter, along what users share
     lasting   with filter, in every round, against the way of the model or the others' mean
     """
 
     attackers: float
     open: float
     accepted: float
-    median: float
     lasting: float
 
     @property
@@ -89,12 +82,10 @@ def worst_shift(
     window = (1 + rule.memory) / (1 - rule.memory)
     depth = NormalDist().inv_cdf(1 - rule.tail) * math.sqrt(1 + window * spread**2)
     pushed = (max(STEPS_BACK, depth) + STEPS_BACK) / math.sqrt(window)
-    quantile = NormalDist().inv_cdf(0.5 / (1 - share))
     return Shift(
         attackers=share,
         open=share * sigma * math.sqrt(dim),
         accepted=share * (longest + rule.slack(users) * sigma),
-        median=quantile * math.sqrt(1 + spread**2) * sigma,
         lasting=share * pushed * sigma,
     )
 

@@ -8,11 +8,9 @@
    until nobody does. Who moves the mean is seen along it.
 3. Scores on the mean, and on the way that the model has come, are summed over rounds
    (`hushbit.robust.memory`): who is against the others there goes as well, until that changes.
-4. Along what users share the mean of the accepted gives way to their median: whoever stayed, a
-   share f of them, moves it by no more than from the median to the quantile 1/2 / (1 - f) of the
-   honest scores, however far they stand.
 
-A fixed number of passes over packed ballots, so linear in users, whatever the ballots say.
+A fixed number of passes over packed ballots, so linear in users, whatever the ballots say: one
+that counts and unmasks, both halves of step 2 apart, and one that scores on all directions.
 """
 
 from dataclasses import dataclass, replace
@@ -23,14 +21,15 @@ from numpy.typing import NDArray
 from hushbit.ballot import Ballots
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
+from hushbit.robust.humps import middle_of
 from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import Pulls, Vector, unmask
 from hushbit.robust.rules import (
     ONE_MIND,
-    SCORE_VARIANCE,
     Rule,
-    against_the_others,
     beyond_reach,
+    cut_off,
+    far_behind,
     loaded_coins,
     other_minds,
 )
@@ -42,10 +41,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """Whose ballots count, how many went by which rule, and what is remembered of these users.
-
-    `shift` is to be added to the mean of the accepted unmasked ballots; None for no change.
-    """
+    """Whose ballots count, how many went by which rule, and what is remembered of these users."""
 
     accepted: Flags
     reach: float
@@ -53,21 +49,11 @@ class Verdict:
     minds: int
     against: int
     memory: Memory
-    shift: Vector | None = None
 
     @property
     def removed(self) -> int:
         """How many ballots were removed."""
         return int((~self.accepted).sum())
-
-
-@dataclass(frozen=True, eq=False)
-class Look:
-    """Scores of all users on the mean of the present, and on what these share besides."""
-
-    mean: Vector
-    shared: Vector
-    axis: Vector
 
 
 def filter_ballots(
@@ -81,93 +67,105 @@ def filter_ballots(
 
 def judge(
     pulls: Pulls, rule: Rule, coins: Flags | None = None, memory: Memory | None = None,
-    way: Vector | None = None,
+    way: Vector | None = None, sides: tuple[Flags, Flags] | None = None,
 ) -> Verdict:  # fmt: skip
     """The filter on unmasked ballots; `coins` marks those that are refused already.
 
-    `memory` has a row for each ballot, `way` is the way of the model in the ballots' coordinates.
+    `memory` has a row for each ballot, `way` is the way of the model in the ballots' coordinates,
+    `sides` are the `halves` that were counted by themselves.
     """
     memory = Memory.fresh(pulls.users) if memory is None else memory
     nobody = np.zeros(pulls.users, dtype=np.bool_)
-    # Attackers are a minority: a cut that leaves less than half of all users is no finding.
-    loaded = coins if coins is not None and 2 * coins.sum() <= pulls.users else nobody
+    loaded = coins if coins is not None and few(coins) else nobody
     if pulls.users < FEWEST_USERS:
         return Verdict(~loaded, pulls.reach, int(loaded.sum()), 0, 0, memory)
-    counted = ~loaded & ~memory.gone
-    if 2 * counted.sum() < pulls.users:  # too few to compare with
-        counted = ~loaded
-    here, look = _by_this_round(pulls, counted, memory.shared, rule)
+    above, below = halves(memory, loaded) if sides is None else sides
+    here, look = _by_this_round(pulls, above, below, bool(memory.shared.any()), rule, way)
     gone = nobody
     if way is not None:
-        memory = memory.heard(look.mean, _along(pulls, way), rule.memory)
-        gone = _by_many_rounds(memory, counted & ~here, rule)
-    memory = replace(memory, gone=gone, shared=look.shared)
+        present = (above | below) & ~here
+        memory = memory.heard(turned(look[0], present), look[2], rule.memory)
+        gone = _by_many_rounds(memory, present, rule)
+    memory = replace(memory, gone=gone, shared=look[1])
     out = loaded | here
-    gone = gone & ~out if 2 * (out | gone).sum() <= pulls.users else nobody
-    accepted = ~(out | gone)
+    gone = gone & ~out if few(out | gone) else nobody
     return Verdict(
-        accepted, pulls.reach, int(loaded.sum()), int(here.sum()), int(gone.sum()), memory,
-        _median_shift(look, accepted),
+        ~(out | gone), pulls.reach, int(np.count_nonzero(loaded)), int(np.count_nonzero(here)),
+        int(np.count_nonzero(gone)), memory,
     )  # fmt: skip
 
 
-def _by_this_round(pulls: Pulls, counted: Flags, before: Vector, rule: Rule) -> tuple[Flags, Look]:
+def halves(memory: Memory, coins: Flags) -> tuple[Flags, Flags]:
+    """Those who are not out yet, above and below the median of their last scores.
+
+    Before the first round there are none: then chance decides.
+    """
+    out = coins | memory.gone
+    counted = ~out if few(out) else ~coins if few(coins) else np.ones_like(coins)
+    scores = memory.shared
+    if not scores.any():
+        scores = np.random.default_rng(START).normal(size=scores.size)
+    return halved(scores, counted)
+
+
+def halved(scores: Vector, present: Flags) -> tuple[Flags, Flags]:
+    """The present above the median of their scores, and the others of them."""
+    above = present & (scores > middle_of(scores, present))
+    return above, present ^ above
+
+
+def turned(scores: Vector, present: Flags) -> Vector:
+    """The scores with the sign that most users have plus: the majority says what is forward."""
+    return scores if middle_of(scores, present) >= 0 else -scores
+
+
+def few(flags: Flags) -> bool:
+    """Attackers are a minority: a cut that leaves less than half of all users is no finding."""
+    return 2 * int(np.count_nonzero(flags)) <= flags.size
+
+
+def _by_this_round(
+    pulls: Pulls, above: Flags, below: Flags, warm: bool, rule: Rule, way: Vector | None
+) -> tuple[Flags, Vector]:
     """Who goes by this round alone, and the last look."""
-    present, look = counted, look_at(pulls, counted, before)
+    present = counted = above | below
+    look = pulls.look(above, below, way) if warm else look_from_chance(pulls, counted, way)
     for _ in range(rule.looks):
-        scores = np.stack([look.mean, look.shared], axis=1)
-        group = other_minds(scores, present, rule)
-        far = beyond_reach(scores, present, pulls.reach, rule)
-        rest = present & ~group & ~far
-        if not (group | far).any() or 2 * int(rest.sum()) < pulls.users:
+        scores = look[:2]
+        group, far = other_minds(scores, present, rule), beyond_reach(scores, pulls.reach, rule)
+        found = present & (group | far)
+        rest = present & ~found
+        if not found.any() or not few(~rest):
             break
-        divided = float(scores[present].var(axis=0).max()) - 1
-        present, look = rest, look_at(pulls, rest, np.zeros(pulls.users))
+        divided = float(scores[:, present].var(axis=1).max()) - 1
+        present, look = rest, look_from_chance(pulls, rest, way)
         # Where the rest differ as much among themselves users are of many kinds: none is a find.
-        if group.any() and float(look.shared[rest].var()) - 1 > ONE_MIND * divided:
+        if group.any() and float(look[1][rest].var()) - 1 > ONE_MIND * divided:
             present = rest | group & ~far
             break
     return counted & ~present, look
 
 
-def look_at(pulls: Pulls, present: Flags, before: Vector) -> Look:
-    """Score the present on their mean, and by a step of the power method from the last scores.
-
-    Where there are none, several steps from chance.
-    """
-    total, steps = pulls.sum_of(present), 1
-    mean = _without_own(pulls, present, total)
-    if not before.any():
-        before, steps = np.random.default_rng(START).normal(size=pulls.users), FIRST_STEPS
-    for _ in range(steps):
-        above = before > np.median(before[present])
-        axis = 2 * pulls.sum_of(present & above) - total
-        before = _without_own(pulls, np.where(above, 1.0, -1.0) * present, axis)
-    return Look(mean, before, axis)
-
-
-def _without_own(pulls: Pulls, weights: Vector | Flags, total: Vector) -> Vector:
-    """y · (total less the own part) of each user, in noises: `total` is the sum of weight · y."""
-    length = float(np.linalg.norm(total)) or 1.0
-    return np.asarray((pulls.scores(total) - pulls.powers() * weights) / length)
-
-
-def _along(pulls: Pulls, way: Vector) -> Vector:
-    length = float(np.linalg.norm(way))
-    return pulls.scores(way) / length if length else np.zeros(pulls.users)
+def look_from_chance(pulls: Pulls, present: Flags, way: Vector | None) -> Vector:
+    """The scores after several steps of the power method."""
+    scores = np.random.default_rng(START).normal(size=pulls.users)
+    for _ in range(FIRST_STEPS):
+        look = pulls.look(*halved(scores, present), way)
+        scores = look[1]
+    return look
 
 
 def _by_many_rounds(memory: Memory, present: Flags, rule: Rule) -> Flags:
+    """Who is found against the others; where no valley says so, also who was and is still.
+
+    Sums fade when directions say little, so that they are small is no sign of having come round.
+    """
     noise = np.sqrt(np.maximum(memory.rounds, 1.0))
-    found = [against_the_others(sums / noise, present, rule) for sums in (memory.mean, memory.way)]
-    gone = found[0] | found[1]
-    return gone if 2 * gone.sum() <= gone.size else np.zeros_like(gone)
-
-
-def _median_shift(look: Look, accepted: Flags) -> Vector | None:
-    """What makes the mean of the accepted ballots their median along what they share."""
-    inside = look.shared[accepted]
-    if inside.var() < SCORE_VARIANCE:  # nothing but noise
-        return None
-    shift = float(np.median(inside) - inside.mean()) / (float(np.linalg.norm(look.axis)) or 1.0)
-    return shift * look.axis
+    both = [turned(sums / noise, present) for sums in (memory.mean, memory.way)]
+    apart = cut_off(both[0], rule) | cut_off(both[1], rule)
+    known = apart | memory.gone
+    gone = apart | far_behind(both[0], present, known, rule)
+    gone |= far_behind(both[1], present, known, rule)
+    if memory.gone.any() and not apart.any():
+        gone |= memory.gone & ((both[0] < 0) | (both[1] < 0))
+    return gone if few(gone) else np.zeros_like(gone)

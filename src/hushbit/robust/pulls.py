@@ -8,6 +8,7 @@ sigma = radius / (2p - 1). Nothing here needs more than the ballots, which are a
 
 import dataclasses
 import math
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -17,24 +18,22 @@ from numpy.typing import NDArray
 from hushbit.ballot import Ballots
 from hushbit.baselines import MVU, SignRR
 from hushbit.cpa import CPA
-from hushbit.decode import gain_and_shift, noise_power
 from hushbit.errors import InvalidInput
 from hushbit.kernels.count import TILE_VOTES, TILE_WORDS
 from hushbit.kernels.signs import WORD_TAG
 from hushbit.kernels.threads import spread
-from hushbit.kernels.unmask import unmask_and_count
+from hushbit.kernels.two_points import count_two_points
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.robust.bits import count_rows, level_planes, score_users
+from hushbit.robust.bits import ZERO_WITHIN, count_rows, score_users, three_levels
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
-SCORE_BITS = 3
-LEVELS = 2**SCORE_BITS - 1
 ROWS_AT_ONCE = 256
 KEPT_ENTRIES = 1 << 28  # up to a gigabyte is decoded once, more is decoded at each look
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
+Counter = NDArray[np.int64]
 
 
 class Pulls(Protocol):
@@ -45,57 +44,71 @@ class Pulls(Protocol):
     reach: float
     sigma: float
 
-    def sum_of(self, chosen: Flags) -> Vector:
-        """Sum over the chosen users of y."""
+    def look(self, above: Flags, below: Flags, way: Vector | None) -> Vector:
+        """Scores of all users, (3, users): y · direction in noises, their own part left out.
 
-    def scores(self, direction: Vector) -> Vector:
-        """y · direction of every user."""
-
-    def powers(self) -> Vector:
-        """|y|² of every user."""
+        The directions are the sum of the y of both groups, the sum above less the sum below, and
+        the way, which holds nobody's ballot; without a way, zeros.
+        """
 
 
 class PackedPulls:
-    """Ballots of two points: a bit an entry, kept packed; `counter` is minus the sum of all."""
+    """Ballots of two points: a bit an entry, kept packed.
+
+    parts  groups that were counted by themselves, and minus the sum of their y; all users are in
+           one of them, none in two
+    """
 
     def __init__(
         self, rows: NDArray[np.uint64], dim: int, reach: float, sigma: float = 0.0,
-        counter: NDArray[np.int64] | None = None,
+        parts: Sequence[tuple[Flags, Counter]] = (),
     ) -> None:  # fmt: skip
         self.users, self.dim, self.reach, self.sigma = len(rows), dim, reach, sigma
         self._words = rows
-        self._counter = self._counted(np.arange(self.users)) if counter is None else counter
+        everyone = np.ones(self.users, dtype=np.bool_)
+        self._parts = tuple(parts) or ((everyone, self._counted(everyone)),)
 
-    def _counted(self, users: NDArray[np.int64]) -> NDArray[np.int64]:
-        counter = np.zeros(self.dim, dtype=np.int64)
+    def _counted(self, chosen: Flags) -> Counter:
+        counter, users = np.zeros(self.dim, dtype=np.int64), np.flatnonzero(chosen)
         tiles = -(-self._words.shape[1] // TILE_WORDS)
         spread(lambda first, last: count_rows(self._words, users, first, last, counter), tiles)
         return counter
 
-    def count(self, chosen: Flags) -> NDArray[np.int64]:
-        """The counter that a tally of two points has after the chosen ballots."""
-        few = np.flatnonzero(chosen)
-        if 2 * few.size <= self.users:
-            return self._counted(few)
-        others = np.flatnonzero(~chosen)
-        return self._counter - self._counted(others) if others.size else self._counter
+    def count(self, chosen: Flags) -> Counter:
+        """The counter that a tally of two points has after the chosen ballots.
 
-    def sum_of(self, chosen: Flags) -> Vector:
-        """Sum over the chosen users of y; no more than half of the ballots are read for it."""
-        return -self.count(chosen).astype(np.float64)
+        No more than half of a part's ballots are read for it, none where it is chosen whole.
+        """
+        total = np.zeros(self.dim, dtype=np.int64)
+        for part, counter in self._parts:
+            if part is chosen:
+                return counter
+            inside = part & chosen
+            missing = np.count_nonzero(part) - np.count_nonzero(inside)
+            if missing <= np.count_nonzero(inside):
+                total += counter
+                if missing:
+                    total -= self._counted(part & ~chosen)
+            elif inside.any():
+                total += self._counted(inside)
+        return total
 
-    def scores(self, direction: Vector) -> Vector:
-        """y · direction, the direction rounded to a sign and a few bits."""
-        rows, unit = self._words, float(np.abs(direction).max()) / LEVELS or 1.0
-        planes = np.empty((1 + SCORE_BITS, rows.shape[1]), dtype=np.uint64)
-        total = level_planes(np.asarray(direction, dtype=np.float64), unit, planes)
-        found = np.empty(self.users, dtype=np.int64)
-        spread(lambda first, last: score_users(rows, planes, total, first, last, found), len(rows))
-        return np.asarray(found * unit)
+    def look(self, above: Flags, below: Flags, way: Vector | None) -> Vector:
+        """The scores, directions rounded to three levels: one pass over ballots for all."""
+        rows, up, down = self._words, -self.count(above), -self.count(below)
+        planes = np.zeros((3, 2, rows.shape[1]), dtype=np.uint64)
+        sizes, found = np.empty((3, 3)), np.empty((3, self.users))
+        sizes[2] = 0.0, 1.0, 0.0
+        for row, sign in enumerate((1, -1)):
+            three_levels(up, down, sign, planes[row], sizes[row])
+        if way is not None:
+            three_levels(way, way, 0, planes[2], sizes[2])
 
-    def powers(self) -> Vector:
-        """Every entry is ±1."""
-        return np.full(self.users, float(self.dim))
+        def run(first: int, last: int) -> None:
+            score_users(rows, planes, sizes, above, below, first, last, found)
+
+        spread(run, len(rows))
+        return found
 
 
 class DecodedPulls:
@@ -132,32 +145,38 @@ class DecodedPulls:
             row[:] = self._decode(user) / self.sigma
         return made
 
-    def sum_of(self, chosen: Flags) -> Vector:
-        """Sum over the chosen users of y."""
-        weights, total = chosen.astype(np.float64), np.zeros(self.dim)
+    def look(self, above: Flags, below: Flags, way: Vector | None) -> Vector:
+        """The scores, less the own ballot's |y|² as often as it is part of a direction."""
+        sides = np.stack([above, below]).astype(np.float64)
+        sums, found = np.zeros((2, self.dim)), np.empty((3, self.users))
+        for some, rows in self._chunks():
+            sums += sides[:, some] @ rows
+        nowhere = np.zeros(self.dim) if way is None else way
+        directions = np.stack([sums[0] + sums[1], sums[0] - sums[1], nowhere])
+        weights = np.stack([sides[0] + sides[1], sides[0] - sides[1], np.zeros(self.users)])
+        for some, rows in self._chunks():
+            found[:, some] = directions @ rows.T - (rows**2).sum(axis=1) * weights[:, some]
+        lengths = np.linalg.norm(directions, axis=1)
+        return np.asarray(found / np.where(lengths > 0, lengths, 1.0)[:, None])
+
+    def _chunks(self) -> Iterator[tuple[slice, NDArray[np.float32]]]:
         for first in range(0, self.users, ROWS_AT_ONCE):
             rows = self._rows(first)
-            total += weights[first : first + len(rows)] @ rows
-        return total
-
-    def scores(self, direction: Vector) -> Vector:
-        """y · direction of every user."""
-        starts = range(0, self.users, ROWS_AT_ONCE)
-        return np.concatenate([self._rows(first) @ direction for first in starts])
-
-    def powers(self) -> Vector:
-        """|y|² of every user."""
-        starts = range(0, self.users, ROWS_AT_ONCE)
-        return np.concatenate([(self._rows(first) ** 2).sum(axis=1) for first in starts])
+            yield slice(first, first + len(rows)), rows
 
 
-def unmask(mechanism: Mechanism, ballots: Ballots, round_key: RoundKey) -> Pulls:
-    """The pulls of a round's ballots; mechanisms whose ballots are not bits are refused."""
+def unmask(
+    mechanism: Mechanism, ballots: Ballots, round_key: RoundKey, parts: Sequence[Flags] = ()
+) -> Pulls:
+    """The pulls of a round's ballots; mechanisms whose ballots are not bits are refused.
+
+    `parts` are groups of users, nobody in two of them, whose sums will be asked for.
+    """
     inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
     if isinstance(inner, SignRR) or (isinstance(inner, MVU) and inner.bits == 1):
         return PackedPulls(_whole_words(ballots.payload), inner.dim, _plain_reach(inner))
     if isinstance(inner, CPA) and _one_bit_an_entry(inner):
-        return _two_point_pulls(inner, ballots, round_key)
+        return _two_point_pulls(inner, ballots, round_key, parts)
     if isinstance(inner, CPA) or (isinstance(inner, Subset) and inner.inner.preset == "corrected"):
         moved = dataclasses.replace(ballots, fingerprint=inner.fingerprint)
         return DecodedPulls(inner, moved, round_key)
@@ -177,10 +196,7 @@ def largest_norm(mechanism: CPA | Subset) -> float:
 def noise_size(mechanism: CPA | Subset) -> float:
     """sigma: root mean square of one ballot's noise in an entry of its own decoded update."""
     cpa = mechanism.inner if isinstance(mechanism, Subset) else mechanism
-    power = 0.0
-    for stage in cpa.stages:
-        gain, _ = gain_and_shift("corrected", stage.response.beta, stage.rho)
-        power += float(noise_power(stage.points, gain, stage.rho).mean())
+    power = sum(float(stage.readings["corrected"].noise.mean()) for stage in cpa.stages)
     if isinstance(mechanism, Subset):
         power *= cpa.blocks / mechanism.report
     return math.sqrt(power)
@@ -191,18 +207,27 @@ def _one_bit_an_entry(cpa: CPA) -> bool:
     return two and cpa.rounding != "subtractive"
 
 
-def _two_point_pulls(cpa: CPA, ballots: Ballots, round_key: RoundKey) -> PackedPulls:
+def _two_point_pulls(
+    cpa: CPA, ballots: Ballots, round_key: RoundKey, parts: Sequence[Flags]
+) -> PackedPulls:
     keys = round_key.users(ballots.users).keys
     payload = np.ascontiguousarray(ballots.payload)
-    rows = np.empty((len(payload), -(-payload.shape[1] // 8)), dtype=np.uint64)
-    counter = np.zeros(cpa.dim, dtype=np.int64)
+    tiles = -(-cpa.dim // TILE_VOTES)
+    rows = np.empty((len(payload), tiles * TILE_WORDS), dtype=np.uint64)
+    others = np.ones(len(payload), dtype=np.bool_)
+    for part in parts:
+        others ^= part
+    groups = [(part, np.flatnonzero(part), np.zeros(cpa.dim, np.int64)) for part in parts]
+    if others.any():
+        groups.append((others, np.flatnonzero(others), np.zeros(cpa.dim, np.int64)))
 
     def run(first: int, last: int) -> None:
-        unmask_and_count(keys, WORD_TAG, payload, first, last, rows, counter)
+        for _, users, counter in groups:
+            count_two_points(keys, WORD_TAG, 0, payload, users, first, last, counter, rows)
 
-    spread(run, -(-cpa.dim // TILE_VOTES))
-    sigma = noise_size(cpa)
-    return PackedPulls(rows, cpa.dim, largest_norm(cpa) / sigma, sigma, counter)
+    spread(run, tiles)
+    sigma, counted = noise_size(cpa), [(part, counter) for part, _, counter in groups]
+    return PackedPulls(rows, cpa.dim, largest_norm(cpa) / sigma, sigma, counted)
 
 
 def _plain_reach(mechanism: SignRR | MVU) -> float:
@@ -217,6 +242,6 @@ def _whole_words(payload: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def rounded(direction: Vector) -> Vector:
-    """A direction at a sign and a few bits, as scores over packed ballots take it."""
-    unit = float(np.abs(direction).max()) / LEVELS or 1.0
-    return np.asarray(np.rint(direction / unit) * unit)
+    """The three levels of a direction that scores over packed ballots take."""
+    large = np.abs(direction) > ZERO_WITHIN * np.sqrt((direction**2).mean())
+    return np.asarray(np.sign(direction) * large)

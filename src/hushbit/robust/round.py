@@ -16,8 +16,9 @@ from hushbit.mechanism import Mechanism
 from hushbit.robust.attacks import CRAFTED, View, against_clip, craft, directed_bits, pull_of
 from hushbit.robust.comparators import COMPARATORS, robust_mean
 from hushbit.robust.filter import Verdict
-from hushbit.robust.filtered import filtered_estimate, filtered_tally
+from hushbit.robust.filtered import filtered_tally
 from hushbit.robust.memory import Memory, State
+from hushbit.rotation import Rotated
 from hushbit.tally import Tally
 
 FROM_HISTOGRAM = ("median", "trimmed-mean")
@@ -97,10 +98,10 @@ def attacked_ballots(
         return ballots
     honest = updates[~attackers]
     view = View(
-        honest.mean(axis=0, dtype=np.float64), honest.std(axis=0, dtype=np.float64),
+        honest.mean(axis=0, dtype=np.float64), spread_of(honest, settings, mechanism),
         len(updates), int(attackers.sum()),
         pull_of(mechanism, honest, round_key) if settings.attack == "adaptive" else None,
-        None if earlier is None else earlier.way,
+        None if earlier is None else earlier.way, round_key.round,
     )  # fmt: skip
     made = craft(settings.attack, updates[attackers], view, mechanism, settings.seed)
     keys = round_key.users(ballots.users[attackers])
@@ -112,6 +113,16 @@ def attacked_ballots(
     payload = ballots.payload.copy()
     payload[attackers] = part
     return dataclasses.replace(ballots, payload=payload)
+
+
+def spread_of(
+    honest: NDArray[np.float32], settings: Settings, mechanism: Mechanism
+) -> NDArray[np.float64]:
+    """Spread of each entry over honest users, which takes long, for attacks that look at it."""
+    inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+    if settings.attack == "little" or getattr(inner, "clip", None) is None:
+        return np.asarray(honest.std(axis=0, dtype=np.float64))
+    return np.zeros(honest.shape[1])
 
 
 def count_defended(
@@ -132,12 +143,9 @@ def count_defended(
 
 
 def robust_estimate(
-    settings: Settings, mechanism: Mechanism, tally: Tally, ballots: Ballots | None,
-    removals: Removals | None = None,
-) -> Estimate:  # fmt: skip
+    settings: Settings, mechanism: Mechanism, tally: Tally, ballots: Ballots | None
+) -> Estimate:
     """The estimate, its mean replaced where the defence is another way of averaging."""
-    if removals is not None:
-        return filtered_estimate(mechanism, tally, removals.verdict)
     estimate = mechanism.estimate(tally)
     name = settings.defence
     if name not in COMPARATORS or ballots is None:

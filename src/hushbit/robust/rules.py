@@ -4,16 +4,16 @@ coin      An honest bit is the vote times a random sign of the user's word: a fa
           the data. |ones - n/2| > sqrt(n ln(2 K / rate) / 2) has a chance of rate = 1e-6 among
           K honest users (Hoeffding).
 reach     |s| > reach + z cannot be honest, z² = 2 V ln(2 K D / rate): |E s| <= reach = clip/sigma.
-minds     The best cut in two explains 3/4 of the variance of a uniform spread, 0.64 of a Gaussian
-          one, up to 0.87 of a peak with a flat tail. A cut that explains more of what is not
-          noise, between groups more than GAP noises apart, the smaller one above a natural group's
-          share, divides users of two minds: the smaller group goes, unless the rest differ among
-          themselves by more than ONE_MIND of that variance, as users of many kinds do.
-against   A user's scores summed over rounds, in units of their noise, leave the others' below: more
-          than STEPS_BACK below zero (and below the median, should that be negative), where the
-          noise of an honest user who is not set back by training comes with a chance of 0.13 %;
-          and below median - z · spread, spread from the median up, where a share `tail` of users
-          with Gaussian sums lies. Only if more than TOLERATED of all users do, do they go.
+humps     Scores of honest users have one hump along any direction, but for natural groups up to
+          `share` of the users. A valley (`hushbit.robust.humps`) that cuts off more, and fewer
+          than half, divides users of two minds: the smaller group goes, unless the rest differ
+          among themselves by more than ONE_MIND of that variance, as users of many kinds do.
+against   A user's scores summed over rounds, in units of their noise, with the sign that the
+          median user has plus. Beyond a valley, the hump there more than STEPS_BACK from zero:
+          `cut_off`. Or, `far_behind`, more than STEPS_BACK below zero,
+          where the noise of an honest user who is not set back by training comes with a chance of
+          0.13 %, and below median - z · spread, spread from the median up, where a share `tail` of
+          users with Gaussian sums lies; only if more than TOLERATED of all users newly do.
 """
 
 import math
@@ -28,17 +28,19 @@ from hushbit.checks import real, whole
 from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
-from hushbit.robust.bits import count_ones
+from hushbit.robust.bits import unfair
+from hushbit.robust.humps import NOWHERE, quantiles, valley
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
 DIRECTIONS = 2  # the mean, and what users share besides
-COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit
-GAP, ONE_MIND = 5.0, 0.5
+COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit,
+COIN_BITS = 4096  # and show it in few
+ONE_MIND = 0.5
 STEPS_BACK, TOLERATED = 3.0, 0.03
 UPPER = 0.9  # the spread is read off between the median and this quantile
-# A ballot that sways the others' weights within a round scores with a variance of up to 2.1.
-SCORE_VARIANCE = 2.25
+# A ballot that sways the others' weights within a round scores with a variance of up to 2.5.
+SCORE_VARIANCE = 3.0
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -47,9 +49,8 @@ Flags = NDArray[np.bool_]
 class Rule:
     """What the filter promises; nothing in it depends on the data.
 
-    rate       chance that any honest user at all is removed in a round by the reach rule
+    rate       chance that any honest user is removed in a round by reach, and again by humps
     share      largest natural group of honest users who are all of one mind
-    explained  share of the variance that a cut of honest users in two never explains
     tail       share of honest users who may stand below the others over rounds, all told
     memory     what is left of a score a round later
     looks      most times that ballots are looked at in a round
@@ -57,16 +58,20 @@ class Rule:
 
     rate: float = 0.01
     share: float = 0.15
-    explained: float = 0.87
     tail: float = 0.01
     memory: float = 0.95
     looks: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("rate", "share", "explained", "tail", "memory"):
+        for name in ("rate", "share", "tail", "memory"):
             if not 0 < real(name, getattr(self, name)) < 1:
                 raise InvalidInput(f"{name} must lie in (0, 1); got {getattr(self, name)!r}")
         whole("looks", self.looks, 1, 100)
+
+    @property
+    def hump_rate(self) -> float:
+        """The chance of one look at one direction."""
+        return self.rate / (DIRECTIONS * (self.looks + 2))
 
     def slack(self, users: int) -> float:
         """z: how far an honest score may leave its mean, but for a chance of rate in a round."""
@@ -80,63 +85,46 @@ def loaded_coins(mechanism: Mechanism, ballots: Ballots, rate: float = COIN_RATE
     if not isinstance(inner, CPA | Subset):
         return np.zeros(len(ballots), dtype=np.bool_)
     bits = inner.report if isinstance(inner, Subset) else inner.blocks * len(inner.stages)
-    ones = np.empty(len(ballots), dtype=np.int64)
-    count_ones(np.ascontiguousarray(ballots.payload), ones)
+    bits = min(bits, COIN_BITS)
     limit = math.sqrt(bits * math.log(2 * len(ballots) / rate) / 2)
-    return np.asarray(np.abs(ones - bits / 2) > limit)
+    return np.asarray(unfair(ballots.payload[:, : COIN_BITS // 8], bits / 2, limit))
 
 
-def beyond_reach(scores: Vector, accepted: Flags, reach: float, rule: Rule) -> Flags:
-    """Who scores higher on any direction than an honest user can."""
-    return np.asarray(accepted & (np.abs(scores) > reach + rule.slack(len(scores))).any(axis=1))
-
-
-def of_other_mind(scores: Vector, accepted: Flags, rule: Rule) -> Flags:
-    """The smaller of two groups along one direction; nobody where there is one group."""
-    inside = scores[accepted]
-    cut = split(inside)
-    low, high = inside[inside <= cut], inside[inside > cut]
-    smaller = min(low.size, high.size) / inside.size
-    apart = float(high.mean() - low.mean()) if smaller else 0.0
-    between = smaller * (1 - smaller) * apart**2
-    two = apart > GAP and between > rule.explained * (float(inside.var()) - 1)
-    if smaller <= rule.share or not two:
-        return np.zeros_like(accepted)
-    return np.asarray(accepted & ((scores <= cut) == (low.size < high.size)))
+def beyond_reach(scores: Vector, reach: float, rule: Rule) -> Flags:
+    """Who scores higher on any direction (a row each) than an honest user can."""
+    limit = reach + rule.slack(scores.shape[1])
+    return np.asarray((np.abs(scores) > limit).any(axis=0))
 
 
 def other_minds(scores: Vector, accepted: Flags, rule: Rule) -> Flags:
-    """The smaller groups of all directions."""
+    """The smaller of two groups along each direction; nobody where there is one hump."""
     out = np.zeros_like(accepted)
-    least = rule.share * (1 - rule.share) * GAP**2  # what two groups that far apart give
-    for column in scores.T[scores[accepted].var(axis=0) > least]:
-        out |= of_other_mind(column, accepted, rule)
+    users = int(np.count_nonzero(accepted))
+    for column in scores:
+        cut = valley(column, accepted, int(rule.share * users), rule.hump_rate, np.inf)
+        if cut < NOWHERE:
+            below = column < cut
+            few = 2 * int(np.count_nonzero(below & accepted)) < users
+            out |= accepted & (below == few)
     return out
 
 
-def against_the_others(sums: Vector, present: Flags, rule: Rule) -> Flags:
-    """Who stands below the present users' sums of scores; nobody if few do."""
-    if (sums < -STEPS_BACK).sum() <= TOLERATED * sums.size:  # the limit is never higher
-        return np.zeros_like(present)
-    inside = sums[present]
-    middle, upper = np.median(inside), np.quantile(inside, UPPER)
-    spread = max(1.0, float(upper - middle) / NormalDist().inv_cdf(UPPER))
-    depth = NormalDist().inv_cdf(1 - rule.tail) * spread
-    out = sums < min(min(0.0, float(middle)) - STEPS_BACK, float(middle) - depth)
-    return np.asarray(out) if out.sum() > TOLERATED * sums.size else np.zeros_like(present)
+def cut_off(sums: Vector, rule: Rule) -> Flags:
+    """Who stands beyond a valley, the hump there further from zero than noise goes.
 
-
-def split(values: Vector) -> float:
-    """Where a line of numbers falls into two groups of least inner variance (Otsu).
-
-    >>> split(np.array([0.0, 0.1, 0.2, 5.0, 5.1]))
-    2.6
+    Below are those who work against the others, above those who move the mean by themselves.
     """
-    line = np.sort(values)
-    count = np.arange(1, line.size)
-    total = np.cumsum(line)
-    low = total[:-1] / count
-    high = (total[-1] - total[:-1]) / (line.size - count)
-    between = count * (line.size - count) * (high - low) ** 2
-    best = int(np.argmax(between))
-    return float((line[best] + line[best + 1]) / 2)
+    everyone, least = np.ones(sums.size, dtype=np.bool_), int(rule.share * sums.size)
+    low = valley(sums, everyone, least, rule.hump_rate, -STEPS_BACK)
+    high = valley(-sums, everyone, least, rule.hump_rate, -STEPS_BACK)
+    below = sums < (low if low < NOWHERE else -NOWHERE)
+    return np.asarray(below | (-sums < (high if high < NOWHERE else -NOWHERE)))
+
+
+def far_behind(sums: Vector, present: Flags, known: Flags, rule: Rule) -> Flags:
+    """Who stands further below the present than a tail of them does; nobody if few but `known`."""
+    middle, upper = quantiles(sums, present, UPPER)
+    spread = max(1.0, (upper - middle) / NormalDist().inv_cdf(UPPER))
+    limit = min(-STEPS_BACK, middle - NormalDist().inv_cdf(1 - rule.tail) * spread)
+    out = np.asarray(sums < limit)
+    return out if np.count_nonzero(out & ~known) > TOLERATED * out.size else out & False

@@ -20,8 +20,8 @@ from hushbit.lab.results import Axes, Cell, Check, Metric
 DIM = {"linear": 7850, "mlp": 25_818}
 # Local rate and l2 clip of each model; the radius is half the spread of a rotated clipped update,
 # so that bits say most about the direction of an update, and users weigh about the same.
-TRAINING = {"linear": (0.03, 0.26), "mlp": (0.1, 0.26)}
-ROUNDS = 60
+TRAINING = {"linear": (0.03, 0.26), "mlp": (0.2, 1.6)}
+ROUNDS = 100
 SHARE, ADAPTIVE_SHARE = 0.3, 0.2
 ATTACKS = (
     "ones", "flip", "directed", "directed-stealth", "sybils", "scaled", "inner-product", "little",
