@@ -5,7 +5,7 @@ import pytest
 
 from hushbit.fl.models import build_model
 from hushbit.fl.optimizers import ConstantRate, Optimizer
-from hushbit.fl.rehearsal import rehearsed_norm
+from hushbit.fl.rehearsal import LARGEST, SMALLEST, rehearsed_norm
 from hushbit.fl.rounds import start
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import prepare
@@ -25,6 +25,11 @@ def test_it_is_repeatable_and_follows_how_users_train():
     assert norm(samples=1) > 1.5 * norm(samples=16)
     kept = LocalSettings(ConstantRate(0.1), optimizer=Optimizer("sgd", 0.5, keep_state=True))
     assert rehearsed_norm(MODEL, kept, 5, 1) > 0
+
+
+@pytest.mark.parametrize(("rate", "found"), [(1e-30, SMALLEST), (1e20, LARGEST), (1e38, LARGEST)])
+def test_senseless_rates_are_left_to_the_run(rate, found):
+    assert norm(rate=rate, steps=3) == found
 
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])

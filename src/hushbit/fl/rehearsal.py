@@ -11,11 +11,14 @@ import numpy as np
 
 from hushbit.fl.models import Model
 from hushbit.fl.partition import Federation
-from hushbit.fl.training import LocalSettings, local_updates
+from hushbit.fl.training import LocalSettings, TrainingDiverged, local_updates
 
 USERS = 8
 BLOCK = 4
 """Side of a block: images vary by shapes, not by single pixels."""
+
+SMALLEST, LARGEST = 1e-20, 1e10
+"""Norms that `CPA.auto` takes. A run beyond them says itself what is wrong with its rate."""
 
 
 def rehearsed_norm(model: Model, local: LocalSettings, samples: int, seed: int) -> float:
@@ -32,4 +35,8 @@ def rehearsed_norm(model: Model, local: LocalSettings, samples: int, seed: int) 
         np.arange(USERS), dataclasses.replace(local, optimizer=optimizer), round_number=0,
         seed=seed,
     )  # fmt: skip
-    return float(np.median([np.linalg.norm(row) for chunk in chunks for row in chunk.updates]))
+    try:
+        norms = [np.linalg.norm(row) for chunk in chunks for row in chunk.updates]
+    except TrainingDiverged:
+        return LARGEST
+    return min(max(float(np.median(norms)), SMALLEST), LARGEST)
