@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hushbit.errors import InvalidInput
-from hushbit.robust.filter import judge
+from hushbit.robust.filter import judge, turned
 from hushbit.robust.memory import Memory
 from hushbit.robust.rules import Rule
 from robust.test_look import packed, planted, votes
@@ -95,6 +95,12 @@ def test_who_was_found_stays_out_while_rounds_say_nothing():
         if number == 40:
             assert (~verdict.accepted[:80]).mean() > 0.6
     assert verdict.accepted[80:].mean() > 0.98
+
+
+def test_most_users_have_scores_above_zero():
+    scores = np.array([-3.0, -2.0, -1.0, 5.0, 6.0])
+    assert (turned(scores, np.arange(5) < 4) == -scores).all()
+    assert (turned(scores, np.arange(5) > 1) == scores).all()
 
 
 def test_the_majority_says_which_way_is_forward():

@@ -97,7 +97,7 @@ def test_sums_over_packed_ballots_are_exact_whatever_was_counted_before(users, d
             assert (pulls.count(chosen) == -plain[chosen].sum(axis=0)).all()
         assert (pulls.count(part) == -plain[part].sum(axis=0)).all()
     ones = bits.sum(axis=1)
-    assert (unfair(packed, dim / 2, 5.0) == (np.abs(ones - dim / 2) > 5)).all()
+    assert (unfair(packed, packed.shape[1], dim / 2, 5.0) == (np.abs(ones - dim / 2) > 5)).all()
 
 
 def test_rounding_keeps_what_is_large():

@@ -28,15 +28,15 @@ def ones(word: np.uint64) -> np.uint64:
 
 
 @njit
-def unfair(payload: NDArray[np.uint8], fair: float, limit: float) -> NDArray[np.bool_]:
-    """Whose row has a number of ones that is further than `limit` from `fair`."""
-    wide = payload.shape[1] // 8 * 8
+def unfair(payload: NDArray[np.uint8], width: int, fair: float, limit: float) -> NDArray[np.bool_]:
+    """Whose row has a number of ones in `width` bytes that is further than `limit` from `fair`."""
+    wide = width // 8 * 8
     out = np.empty(payload.shape[0], np.bool_)
     for user in range(payload.shape[0]):
         total, rest = np.uint64(0), np.uint64(0)
         for word in payload[user, :wide].view(np.uint64):
             total += ones(word)
-        for byte in payload[user, wide:]:
+        for byte in payload[user, wide:width]:
             rest = (rest << np.uint64(8)) | np.uint64(byte)
         out[user] = abs(np.float64(total + ones(rest)) - fair) > limit
     return out

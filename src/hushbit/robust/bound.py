@@ -23,7 +23,6 @@ per round on average, for honest sums that are Gaussian around a median of zero 
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 from hushbit.checks import positive, real, whole
 from hushbit.cpa import CPA
@@ -80,7 +79,7 @@ def worst_shift(
     sigma, longest = positive("sigma", sigma), positive("longest", longest)
     spread = longest / sigma / 2 if natural is None else real("natural", natural)
     window = (1 + rule.memory) / (1 - rule.memory)
-    depth = NormalDist().inv_cdf(1 - rule.tail) * math.sqrt(1 + window * spread**2)
+    depth = rule.depth * math.sqrt(1 + window * spread**2)
     pushed = (max(STEPS_BACK, depth) + STEPS_BACK) / math.sqrt(window)
     return Shift(
         attackers=share,

@@ -18,6 +18,7 @@ against   A user's scores summed over rounds, in units of their noise, with the 
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -39,6 +40,7 @@ COIN_BITS = 4096  # and show it in few
 ONE_MIND = 0.5
 STEPS_BACK, TOLERATED = 3.0, 0.03
 UPPER = 0.9  # the spread is read off between the median and this quantile
+UPPER_SPREADS = NormalDist().inv_cdf(UPPER)
 # A ballot that sways the others' weights within a round scores with a variance of up to 2.5.
 SCORE_VARIANCE = 3.0
 Vector = NDArray[np.float64]
@@ -68,6 +70,11 @@ class Rule:
                 raise InvalidInput(f"{name} must lie in (0, 1); got {getattr(self, name)!r}")
         whole("looks", self.looks, 1, 100)
 
+    @cached_property
+    def depth(self) -> float:
+        """How many spreads below the median a share `tail` of Gaussian users lies."""
+        return NormalDist().inv_cdf(1 - self.tail)
+
     @property
     def hump_rate(self) -> float:
         """The chance of one look at one direction."""
@@ -87,7 +94,8 @@ def loaded_coins(mechanism: Mechanism, ballots: Ballots, rate: float = COIN_RATE
     bits = inner.report if isinstance(inner, Subset) else inner.blocks * len(inner.stages)
     bits = min(bits, COIN_BITS)
     limit = math.sqrt(bits * math.log(2 * len(ballots) / rate) / 2)
-    return np.asarray(unfair(ballots.payload[:, : COIN_BITS // 8], bits / 2, limit))
+    payload = np.ascontiguousarray(ballots.payload)
+    return np.asarray(unfair(payload, min(COIN_BITS // 8, payload.shape[1]), bits / 2, limit))
 
 
 def beyond_reach(scores: Vector, reach: float, rule: Rule) -> Flags:
@@ -124,7 +132,7 @@ def cut_off(sums: Vector, rule: Rule) -> Flags:
 def far_behind(sums: Vector, present: Flags, known: Flags, rule: Rule) -> Flags:
     """Who stands further below the present than a tail of them does; nobody if few but `known`."""
     middle, upper = quantiles(sums, present, UPPER)
-    spread = max(1.0, (upper - middle) / NormalDist().inv_cdf(UPPER))
-    limit = min(-STEPS_BACK, middle - NormalDist().inv_cdf(1 - rule.tail) * spread)
+    spread = max(1.0, (upper - middle) / UPPER_SPREADS)
+    limit = min(-STEPS_BACK, middle - rule.depth * spread)
     out = np.asarray(sums < limit)
     return out if np.count_nonzero(out & ~known) > TOLERATED * out.size else out & False
