@@ -58,7 +58,7 @@ def private(model: str, rounds: int, **options: Any) -> Settings:
 def with_ballots(model: str, rounds: int, attacks: Sequence[str]) -> list[Series]:
     """Every attack without defence and with the filter; the same run without attackers.
 
-    Attacks without defence and the larger model are run with fewer seeds.
+    Attacks without defence and the larger model are run with fewer seeds, both together not at all.
     """
     made = []
     for defence in ("none", "spectral"):
@@ -68,6 +68,8 @@ def with_ballots(model: str, rounds: int, attacks: Sequence[str]) -> list[Series
             settings = private(model, rounds, defence=defence, **more)
             where: Where = {"model": model, "attack": attack, "share": settings.attackers}
             bare = defence == "none" and attack != "none"
+            if bare and model != "linear":
+                continue
             most = 1 if bare or model != "linear" else None
             made.append(Series(_scheme("CPA", defence), "corrected", settings, where, at_most=most))
     return made
@@ -173,9 +175,10 @@ def _natural(place: str, plain: float, value: float, gone: float) -> Check:
 
 
 CHOICES = (
-    "Every run of a model has the same settings: server momentum 0.9 and 60 rounds, where the run "
-    "without attackers has settled. Linear: rate 0.03, clip 0.26; MLP: rate 0.1, clip 0.26; radius "
-    "half the rotated spread of a clipped update, 5 samples a user.",
+    "Every run of a model has the same settings: server momentum 0.9 and 100 rounds, after which "
+    "the run without attackers gains less than half a point. Linear: rate 0.03, clip 0.26; MLP: "
+    "rate 0.2, clip 1.6, chosen among six by validation accuracy without attackers (seed 0); "
+    "radius half the rotated spread of a clipped update, 5 samples a user.",
     "Three seeds on the linear model with the filter and without attackers; one seed elsewhere.",
     "Attackers know the mean and spread of the honest updates. 30 % attack, `adaptive` 20 %.",
     f"Robust means of plain updates are compared at {OPEN_USERS} users (Krum and Bulyan compare all"
