@@ -177,7 +177,7 @@ def _natural(place: str, plain: float, value: float, gone: float) -> Check:
 CHOICES = (
     "Every run of a model has the same settings: server momentum 0.9 and 100 rounds, after which "
     "the run without attackers gains less than half a point. Linear: rate 0.03, clip 0.26; MLP: "
-    "rate 0.2, clip 1.6, chosen among six by validation accuracy without attackers (seed 0); "
+    "rate 0.2, clip 1.6, chosen among seven by validation accuracy without attackers (seed 0); "
     "radius half the rotated spread of a clipped update, 5 samples a user.",
     "Three seeds on the linear model with the filter and without attackers; one seed elsewhere.",
     "Attackers know the mean and spread of the honest updates. 30 % attack, `adaptive` 20 %.",
