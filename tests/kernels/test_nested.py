@@ -23,17 +23,22 @@ def both_ways(mechanism: hb.CPA, updates: np.ndarray) -> tuple[tuple, tuple]:
     return mechanism.cast(updates, keys, coins), (payload, overloaded)
 
 
-@pytest.mark.parametrize("stages", STAGES)
-@pytest.mark.parametrize("dim", [1, 9, 4096, 9001])
-def test_same_bits_as_from_corners(stages: tuple[int, ...], dim: int) -> None:
-    mechanism = hb.NestedCPA(dim, 0.5, 0.3, stages=stages)
+def same_both_ways(mechanism: hb.CPA) -> np.ndarray:
+    """Cast users of whom some lie beyond the points; the payload that both ways give."""
     assert mechanism._line_fast
-    updates = np.random.default_rng(1).normal(0, 0.2, (5, dim)).astype(np.float32)
+    updates = np.random.default_rng(1).normal(0, 0.2, (5, mechanism.dim)).astype(np.float32)
     updates[0, 0], updates[-1, -1] = 0.3, -7.0
     (payload, over), (wanted, counted) = both_ways(mechanism, updates)
     assert np.array_equal(payload, wanted)
     assert np.array_equal(over, counted)
     assert over.sum() > 0
+    return payload
+
+
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("dim", [1, 9, 4096, 9001])
+def test_same_bits_as_from_corners(stages: tuple[int, ...], dim: int) -> None:
+    same_both_ways(hb.NestedCPA(dim, 0.5, 0.3, stages=stages))
 
 
 @pytest.mark.parametrize("dim", [1, 9, 4096, 9001])
@@ -44,13 +49,7 @@ def test_same_bits_and_sums_of_a_shared_dither(stages: tuple[int, ...] | None, d
         mechanism: hb.CPA = hb.CPA(dim, 0.5, 0.3, rounding="subtractive")
     else:
         mechanism = hb.NestedCPA(dim, 0.5, 0.3, stages=stages, rounding="subtractive")
-    assert mechanism._line_fast
-    updates = np.random.default_rng(1).normal(0, 0.2, (5, dim)).astype(np.float32)
-    updates[0, 0], updates[-1, -1] = 0.3, -7.0
-    (payload, over), (wanted, counted) = both_ways(mechanism, updates)
-    assert np.array_equal(payload, wanted)
-    assert np.array_equal(over, counted)
-    assert over.sum() > 0
+    payload = same_both_ways(mechanism)
     keys = hb.RoundKey(bytes(32), 3).users(np.arange(5))
     counters = mechanism.empty_counters(True)
     mechanism.absorb(counters, payload, keys)

@@ -9,18 +9,7 @@ import pytest
 from hushbit.errors import BudgetSpent, DamagedFile, InvalidInput
 from hushbit.privacy.cost import Cost
 from hushbit.privacy.ledger import Ledger
-
-TENTH = Cost(((0.1, 1),))
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger.open(tmp_path / "ledger")
-
-
-def charge(ledger: Ledger, user: str | int, cost: Cost, times: int = 1) -> None:
-    for number in range(times):
-        ledger.charge(user, number, cost, mechanism="cpa")
+from privacy.test_ledger import TENTH, charge
 
 
 @pytest.mark.parametrize(
