@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hushbit.fl import conv_block
 from hushbit.fl.per_user import SharedConvolution, SharedDense
 from hushbit.fl.pooling import PairPool
 
@@ -66,6 +67,17 @@ def max_pool(x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:
 def pool_pairs(x: Tensor) -> Tensor:
     """As `max_pool` of 2 x 2 windows, for images of many users who share their weights."""
     return cast(Tensor, PairPool.apply(x))
+
+
+def block_fits(weight: Tensor) -> bool:
+    """Whether `convolve_pool_cut` takes a weight: shared by users, with few channels."""
+    return weight.dim() == 5 and conv_block.fits(weight)
+
+
+def convolve_pool_cut(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Convolution, pooling of 2 x 2 windows and ReLU of channels-last images in one pass."""
+    made = conv_block.PooledConvolution.apply(x.permute(0, 3, 1, 2), weight, bias)
+    return cast(Tensor, made).permute(0, 2, 3, 1)
 
 
 def drop(x: Tensor, kept: Tensor, rate: float) -> Tensor:

@@ -16,7 +16,16 @@ from torch import Tensor
 from hushbit.checks import choice, whole
 from hushbit.errors import InvalidInput
 from hushbit.fl import resnet
-from hushbit.fl.layers import convolve_all, dense, drop, max_pool, output_size, pool_pairs
+from hushbit.fl.layers import (
+    block_fits,
+    convolve_all,
+    convolve_pool_cut,
+    dense,
+    drop,
+    max_pool,
+    output_size,
+    pool_pairs,
+)
 
 MODEL_NAMES = ("linear", "mlp", "cnn2", "cnn3", "resnet18")
 CNN3_DROPOUT = 0.2
@@ -172,10 +181,13 @@ def _stack(
         x = x.permute(0, 2, 3, 1)
         for block in range(convolutions):
             name = f"conv{block + 1}"
-            x = convolve_all(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"])
-            shared = tensors[f"{name}.weight"].dim() == 5
-            x = pool_pairs(x) if shared else max_pool(x, 2, 2)
-            x = F.relu(x)  # as the other way round, with a quarter of the work
+            weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
+            if block_fits(weight):
+                x = convolve_pool_cut(x, weight, bias)
+            else:
+                x = convolve_all(x, weight, bias)
+                x = pool_pairs(x) if weight.dim() == 5 else max_pool(x, 2, 2)
+                x = F.relu(x)  # as the other way round, with a quarter of the work
             if masks:
                 x = drop(x, masks[block], rate)
         x = x.permute(0, 3, 1, 2)
