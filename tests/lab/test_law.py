@@ -131,7 +131,10 @@ def test_signs_and_noise_have_the_published_moments():
         {"mechanism": "cpa", "epsilon_per_bit": 1.0, "attack": "directed", "attackers": 0.1},
         {"mechanism": "signsgd", "epsilon_per_bit": 1.0, "attack": "ones", "attackers": 0.1},
         {"mechanism": "laplace", "epsilon_per_bit": 1.0, "users": 10},
-        {"mechanism": "jopeq", "epsilon_per_bit": 1.0},
+        {"mechanism": "jopeq", "epsilon_per_bit": 1.0, "users": 10},
+        {"mechanism": "jopeq", "epsilon_per_bit": 1.0, "mode": "layered", "preset": None},
+        {"mechanism": "laplace", "epsilon_per_bit": math.inf, "preset": None},
+        {"mechanism": "fedavg", "preset": None, "defence": "median"},
     ],
 )
 def test_everything_else_is_cast_ballot_by_ballot(options):

@@ -1,9 +1,10 @@
-"""The published training loop, with the server's sum drawn from its law instead of ballots.
+"""The training loop with the server's sum drawn from its law instead of ballots.
 
-What `hushbit.lab.standings` draws has the law of the mechanisms' preset "authors", so a run tells
-the same story in a fraction of the time.
+What `hushbit.lab.standings` draws has the law of the mechanisms' preset "authors", and of
+baselines that add noise to every entry, so a run tells the same story in a fraction of the time.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,18 +17,21 @@ from hushbit.fl.rounds import Progress, start
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import Setup
 from hushbit.fl.training import evaluate, keep_rows, local_updates
+from hushbit.keys import RoundKey
 from hushbit.lab.standings import Standings, standings
+from hushbit.rotation import Rotation, rotation_of
+from hushbit.tuning.wiener import shrunken
 
 
 def follows_law(settings: Settings) -> bool:
-    """Whether a run is one of the published code that can be drawn as a sum."""
+    """Whether the decoded mean of a run can be drawn as a sum."""
     return standings(settings, (), 1) is not None
 
 
 def authors_rounds(setup: Setup) -> Iterator[dict[str, Any]]:
-    """Run the published code's rounds; one flat row of figures for each."""
+    """Run rounds of sums; one flat row of figures for each."""
     if not follows_law(setup.settings):
-        raise InvalidInput("only preset authors of cpa, nested, signsgd and laplace has a law here")
+        raise InvalidInput("these settings have no law here: their ballots must be cast")
     progress, attackers = start(setup), published_attackers(setup.settings)
     for number in range(setup.settings.rounds):
         yield _round(setup, progress, attackers, number)
@@ -47,19 +51,38 @@ def _round(
     settings, before = setup.settings, progress.params
     gathered = standings(settings, setup.model.layers, setup.model.dim)
     assert gathered is not None
-    mean = _gather(setup, progress, attackers, number, gathered)
+    turn = _rotation(setup, number)
+    mean = _gather(setup, progress, attackers, number, gathered, turn)
     decoded = gathered.decode(np.random.default_rng([settings.seed, number, 0x1A3]))
+    decoded = decoded if turn is None else turn.back(decoded)
     progress.params, progress.server = setup.server.step(before, decoded, progress.server)
     figures = distortion(before, mean, decoded, setup.model.layers)
     row: dict[str, Any] = {"round": number + 1, **figures.row()}
+    row |= best_guess(setup, mean, decoded, gathered.noise)
     if (number + 1) % settings.evaluate_every == 0 or number + 1 == settings.rounds:
         row |= _scores(setup, progress.params)
     return row
 
 
+def _rotation(setup: Setup, number: int) -> Rotation | None:
+    if not setup.settings.rotate:
+        return None
+    return rotation_of(setup.model.dim, RoundKey(setup.secret, number).rotation)
+
+
+def best_guess(
+    setup: Setup, mean: NDArray[np.float64], decoded: NDArray[np.float64], noise: float | None
+) -> dict[str, Any]:
+    """The SNR of the best guess of a round's mean, which no step is taken by, if noise is known."""
+    if noise is None or noise == 0 or not math.isfinite(noise):
+        return {}
+    best = shrunken(decoded, noise, [slot.shape for slot in setup.model.shapes])
+    return {"snr_wiener_db": distortion(best, mean, best).snr_db}
+
+
 def _gather(
     setup: Setup, progress: Progress, attackers: NDArray[np.bool_], number: int,
-    gathered: Standings,
+    gathered: Standings, turn: Rotation | None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Train everyone and add them up; the true mean.
 
@@ -72,7 +95,8 @@ def _gather(
         round_number=number, seed=setup.settings.seed, state=progress.local or None,
     ):  # fmt: skip
         add_rows(total, chunk.updates, np.ones(len(chunk.users), dtype=np.bool_))
-        gathered.add(chunk.updates, attackers[chunk.users])
+        turned = chunk.updates if turn is None else turn.forward(chunk.updates)
+        gathered.add(turned, attackers[chunk.users])
         kept.append(chunk._replace(updates=chunk.updates[:0]))
     for chunk in kept:
         keep_rows(progress.local, chunk)

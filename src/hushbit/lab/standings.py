@@ -1,4 +1,6 @@
-"""What the published code's server would decode, gathered user by user and drawn as a sum.
+"""What a server would decode, gathered user by user and drawn as a sum.
+
+As published (and what `hushbit.lab.sums` has of vanilla training, Laplace and JoPEQ):
 
 CPA       how many users stand on each point; the tally is drawn from its exact law
 signSGD   how many users lean to +; the count of heard signs is binomial, exactly
@@ -16,6 +18,7 @@ from hushbit.fl.metrics import add_rows
 from hushbit.fl.settings import Settings
 from hushbit.kernels.jit import njit
 from hushbit.lab.law import draw_tally, vote_laws
+from hushbit.lab.sums import Clipped, Levels, Plain
 from hushbit.response import Response
 
 STAGES = {"cpa": (3,), "cpa-no-rr": (3,), "nested": (3, 3)}
@@ -24,7 +27,14 @@ FEWEST_FOR_GAUSS = 100
 
 
 class Standings(Protocol):
-    """Users of one round, added chunk by chunk; then the decoded mean."""
+    """Users of one round, added chunk by chunk; then the decoded mean.
+
+    `noise` is the variance of its entries as far as the server knows it.
+    """
+
+    @property
+    def noise(self) -> float | None:
+        """Variance that the server knows of; None if it knows none."""
 
     def add(self, updates: NDArray[np.float32], apart: NDArray[np.bool_]) -> None:
         """Add users; those apart are attackers whose bits ignore their words."""
@@ -35,9 +45,11 @@ class Standings(Protocol):
 
 def standings(settings: Settings, layers: tuple[slice, ...], dim: int) -> Standings | None:
     """What gathers a round of these settings; None where ballots must be cast one by one."""
-    plain = settings.preset == "authors" and not settings.rotate and settings.defence == "none"
-    if not plain or settings.participation != 1:
+    if settings.participation != 1 or settings.defence != "none" or settings.average_weights:
         return None
+    summed = _summed(settings, dim)
+    if summed is not None or settings.preset != "authors" or settings.rotate:
+        return summed
     fixed = ("lattice", "rounding", "words", "stages", "clip")
     if settings.mechanism in STAGES and all(getattr(settings, name) is None for name in fixed):
         known = settings.attack in ("none", "ones", "flip")
@@ -51,8 +63,25 @@ def standings(settings: Settings, layers: tuple[slice, ...], dim: int) -> Standi
     return None
 
 
+def _summed(settings: Settings, dim: int) -> Standings | None:
+    """Vanilla training, honest Laplace and JoPEQ, whose entries are all treated alike."""
+    if settings.attack != "none":
+        return None
+    if settings.mechanism == "fedavg":
+        return Plain(settings, dim)
+    finite = math.isfinite(settings.epsilon_per_bit or math.inf)
+    if settings.mechanism == "laplace" and settings.preset != "authors" and finite:
+        return Clipped(settings, dim)
+    scalar = settings.lattice is None and settings.mode is None
+    if settings.mechanism == "jopeq" and scalar and settings.users >= FEWEST_FOR_GAUSS:
+        return Levels(settings, dim)
+    return None
+
+
 class Points:
     """Nearest of 3 (or 3 x 3) points, nothing divided by 2p - 1."""
+
+    noise = None
 
     def __init__(self, settings: Settings, dim: int) -> None:
         self.users = settings.users
@@ -83,6 +112,8 @@ class Points:
 class Signs:
     """Mean of signs after randomized response, as a step of 1; zero counts as +."""
 
+    noise = None
+
     def __init__(self, settings: Settings, dim: int) -> None:
         self.users = settings.users
         self.right = float(1 + Response(settings.epsilon_per_bit or math.inf).beta) / 2
@@ -101,6 +132,8 @@ class Signs:
 
 class Noisy:
     """Updates plus Laplace noise of 2/epsilon times three deviations of a user's own layer."""
+
+    noise = None
 
     def __init__(self, settings: Settings, layers: tuple[slice, ...], dim: int) -> None:
         self.users, self.layers = settings.users, layers
