@@ -114,13 +114,16 @@ def test_gains_are_means_over_runs_round_by_round():
     assert plain.tolist() == [2.0, 3.0]
 
 
-def test_the_published_rate_is_a_check_and_the_others_are_told(monkeypatch):
+def test_every_round_of_the_tuned_run_and_of_other_rates_is_held_to_the_gain(monkeypatch):
     def made(settings, data):
-        gain = {1.0: 5.5, 0.03: 10.0}.get(settings.rate, 1.0)
-        return [same_updates.Ratios(0.0, 0.0, gain)] * 3
+        gain = {1.0: 5.5, 0.2: 5.2, 0.03: 10.0}.get(settings.rate, 6.0)
+        dip = 1.0 if settings.rate == 0.1 and settings.seed == 2 else gain
+        rounds = [same_updates.Ratios(0.0, 0.0, gain)] * settings.rounds
+        return [*rounds[:-1], same_updates.Ratios(0.0, 0.0, dip)]
 
     monkeypatch.setattr(same_updates, "ratios", made)
-    checks, told = same_updates.snr_beside_authors(Lab(Path(), (1, 2)))
-    assert [check.holds for check in checks] == [True]
-    assert "published code's" in checks[0].claim
-    assert [": yes;" in text for text in told] == [True, False, False]
+    run = dataclasses.replace(settings_of(TASKS[0], AUTO, 150), rate=0.2, server="filter")
+    checks = same_updates.snr_beside_authors(Lab(Path(), (1, 2)), run)
+    assert [check.holds for check in checks] == [True, True, False, True]
+    assert "of 150, K = 1000, rate 0.2, server filter" in checks[0].claim
+    assert "(round 30)" in checks[2].figure

@@ -47,10 +47,13 @@ def _shrunken(part: Floats, noise: float, shape: tuple[int, ...]) -> Floats:
 
 def shrunken_matrix(matrix: Floats, noise: float) -> Floats:
     """A matrix with its singular values shrunk."""
-    rows, columns = sorted(matrix.shape)
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
-    unit, shape = math.sqrt(columns * noise), rows / columns
-    y = values / unit
-    inside = np.maximum((y**2 - shape - 1) ** 2 - 4 * shape, 0.0)
-    kept = np.where(y > 1 + math.sqrt(shape), np.sqrt(inside) / np.maximum(y, 1e-300), 0.0)
-    return np.asarray((left * (kept * unit)) @ right)
+    return np.asarray((left * (values * kept_share(values, matrix.shape, noise))) @ right)
+
+
+def kept_share(values: Floats, shape: tuple[float, ...], noise: float) -> Floats:
+    """What is left of each singular value of a matrix of that shape, as a share of it."""
+    rows, columns = sorted(shape)
+    y, b = values / math.sqrt(columns * noise), rows / columns
+    inside = np.maximum((y**2 - b - 1) ** 2 - 4 * b, 0.0)
+    return np.where(y > 1 + math.sqrt(b), np.sqrt(inside) / np.maximum(y, 1e-150) ** 2, 0.0)

@@ -116,9 +116,7 @@ def compared(lab: Lab, tasks: Sequence[Task], *, extras: bool) -> Findings:
     if extras:
         more, notes = ablation(lab)
         cells += more
-        beside, told = snr_beside_authors(lab)
-        checks += beside
-        notes += told
+        checks += snr_beside_authors(lab, series[1].settings)
     return Findings(
         AXES, tuple(cells), tuple(checks), (*CHOICES, *(chosen_text(one) for one in series)),
         privacy_lines(series, found), notes,
