@@ -37,7 +37,7 @@ def _made_up(settings) -> Outcome:
 def instant(monkeypatch):
     """Cells without training."""
 
-    def run_cells(wanted, folder, *, workers, data, watch):
+    def run_cells(wanted, folder, *, watch, **_):
         for settings in wanted:
             watch(settings, False)
         return [_made_up(settings) for settings in wanted]

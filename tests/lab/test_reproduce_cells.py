@@ -37,7 +37,7 @@ def test_workers_start_with_one_thread_and_leave_no_trace(monkeypatch):
     """A process that starts meanwhile sees it before NumPy is loaded; afterwards all is as was."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    with store._one_thread_each():
+    with store.one_thread_each():
         assert all(os.environ[name] == "1" for name in store.THREADS)
     assert os.environ["OMP_NUM_THREADS"] == "7"
     assert "OPENBLAS_NUM_THREADS" not in os.environ

@@ -8,15 +8,18 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
 from hushbit.files import write_text
 from hushbit.fl.settings import Settings
+
+if TYPE_CHECKING:
+    from hushbit.lab.bench import Bench
 
 CELL_FORMAT = 1
 THREADS = ("HUSHBIT_THREADS", "NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -110,12 +113,13 @@ Watcher = Callable[[Settings, bool], None]
 
 def run_cells(
     wanted: Sequence[Settings], folder: Path, *, workers: int = 1, data: str | None = None,
-    watch: Watcher | None = None,
+    watch: Watcher | None = None, bench: "Bench | None" = None,
 ) -> list[Outcome]:  # fmt: skip
     """Outcomes in the order asked for; kept ones are read, the others computed and kept.
 
     Cells are independent of each other, so the number of workers changes nothing but the time.
-    `watch` hears of each cell as it is there, and whether it was kept already.
+    A bench has workers of its own, which it shares out among all who ask. `watch` hears of each
+    cell as it is there, and whether it was kept already.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,8 +135,13 @@ def run_cells(
                 watch(settings, True)
         else:
             missing[cell_key(settings)] = settings
-    todo = sorted(missing.values(), key=lambda s: -s.users * s.rounds)  # long ones first
-    for settings, outcome in _computed(todo, folder, workers, data):
+    todo = list(missing.values())
+    alone = bench is None and (workers <= 1 or len(todo) <= 1)
+    computed = (
+        _computed(todo, folder, data) if alone
+        else _shared_out(todo, folder, workers, data, bench)
+    )  # fmt: skip
+    for settings, outcome in computed:
         found[cell_key(settings)] = outcome
         if watch is not None:
             watch(settings, False)
@@ -140,27 +149,29 @@ def run_cells(
 
 
 def _computed(
-    todo: list[Settings], folder: Path, workers: int, data: str | None
+    todo: list[Settings], folder: Path, data: str | None
 ) -> Iterator[tuple[Settings, Outcome]]:
-    if workers <= 1 or len(todo) <= 1:
-        for settings in todo:
-            yield settings, compute(settings, folder, data)
-        return
-    # Processes start afresh: threads of this one would not survive a fork.
-    with _one_thread_each():
-        pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=one_thread)
-        try:
-            jobs = {pool.submit(compute, settings, folder, data): settings for settings in todo}
-            for job in as_completed(jobs):
-                yield jobs[job], job.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        pool.shutdown()
+    for settings in todo:
+        yield settings, compute(settings, folder, data)
+
+
+def _shared_out(
+    todo: list[Settings], folder: Path, workers: int, data: str | None, bench: "Bench | None"
+) -> Iterator[tuple[Settings, Outcome]]:
+    from hushbit.lab.bench import Bench
+
+    own = bench or Bench(min(workers, len(todo)), data)
+    try:
+        jobs = {own.ask(settings, folder): settings for settings in todo}
+        for job in as_completed(jobs):
+            yield jobs[job], job.result()
+    finally:
+        if bench is None:
+            own.close()
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """Keep processes that are started meanwhile to one thread: the cores are shared out as cells.
 
     NumPy's linear algebra looks at its environment once, when it is loaded.

@@ -1,10 +1,13 @@
 """From the name of an experiment to its result file."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from queue import SimpleQueue
+from threading import Thread
 
 from hushbit.checks import whole
 from hushbit.errors import InvalidInput
+from hushbit.kernels.threads import get_threads, set_threads
 from hushbit.lab.experiments import EXPERIMENTS, Experiment, Lab
 from hushbit.lab.record import environment
 from hushbit.lab.results import Result
@@ -36,7 +39,7 @@ def seeds_for(experiment: Experiment, quick: bool, count: int | None) -> tuple[i
 
 def reproduce(experiment: Experiment, lab: Lab, command: str) -> Result:
     """Run an experiment (or read its kept cells) and write its result."""
-    begun = time.process_time()
+    begun = time.thread_time()  # other experiments may be under way in other threads
     found = experiment.find(lab)
     notes = found.notes
     if lab.quick or lab.rounds is not None:
@@ -57,10 +60,42 @@ def reproduce(experiment: Experiment, lab: Lab, command: str) -> Result:
         checks=found.checks,
         notes=notes,
         environment={key: str(value) for key, value in environment().items()},
-        seconds=round(max(time.process_time() - begun, sum(lab.spent.values())), 1),
+        seconds=round(max(time.thread_time() - begun, sum(lab.spent.values())), 1),
     )
     result.save(lab.folder)
     return result
+
+
+Work = Sequence[tuple[Experiment, Lab, str]]
+
+
+def reproduce_together(work: Work) -> Iterator[Result]:
+    """Run experiments side by side, each with its laboratory and command; results as they come.
+
+    They share a bench of workers, so that one computes while another waits. This process itself
+    keeps to one thread of computing, as the workers do.
+    """
+    results: SimpleQueue[Result | BaseException] = SimpleQueue()
+
+    def one(experiment: Experiment, lab: Lab, command: str) -> None:
+        try:
+            results.put(reproduce(experiment, lab, command))
+        except BaseException as failure:
+            results.put(failure)
+
+    before = get_threads()
+    set_threads(1)
+    try:
+        for job in work:
+            # Nobody waits for these threads after an error: cells are kept one by one.
+            Thread(target=one, args=job, daemon=True).start()
+        for _ in work:
+            made = results.get()
+            if isinstance(made, BaseException):
+                raise made
+            yield made
+    finally:
+        set_threads(before)
 
 
 def command_line(name: str, lab_options: Mapping[str, object]) -> str:

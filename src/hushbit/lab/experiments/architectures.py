@@ -166,20 +166,20 @@ _ABOUT = "Test accuracy of six schemes with 1000 users at epsilon 0.5 per bit (o
 ARCHITECTURES = Experiment(
     "architectures", "Six schemes on the linear model and the MLP", "Table IV (MNIST)",
     f"{_ABOUT}, on MNIST with 5 samples a user.", "mnist",
-    lambda lab: find_table(lab, ("linear", "mlp")),
+    lambda lab: find_table(lab, ("linear", "mlp")), by_cells=True,
 )  # fmt: skip
 ARCHITECTURES_CIFAR = Experiment(
     "architectures-cifar", "Six schemes on two convolutional models", "Table IV (CIFAR-10)",
     f"{_ABOUT}, on CIFAR-10 with 40 samples a user.", "cifar",
-    lambda lab: find_table(lab, ("cnn2",) if lab.quick else ("cnn2", "cnn3")),
+    lambda lab: find_table(lab, ("cnn2",) if lab.quick else ("cnn2", "cnn3")), by_cells=True,
 )  # fmt: skip
 CONVERGENCE = Experiment(
     "convergence", "Learning curves of the linear model", "Fig. 8",
     "Validation accuracy by round with 1000 users on MNIST; the cells are those of the table.",
-    "mnist", lambda lab: find_curves(lab, "linear"),
+    "mnist", lambda lab: find_curves(lab, "linear"), by_cells=True,
 )  # fmt: skip
 CONVERGENCE_CNN2 = Experiment(
     "convergence-cnn2", "Learning curves of CNN2 on CIFAR-10", "Fig. 9",
     "Validation accuracy by round with 1000 users on CIFAR-10.",
-    "cifar", lambda lab: find_curves(lab, "cnn2"),
+    "cifar", lambda lab: find_curves(lab, "cnn2"), by_cells=True,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hushbit.fl.settings import Settings
+from hushbit.lab.bench import Bench
 from hushbit.lab.cells import Outcome, cell_key, run_cells
 from hushbit.lab.results import Axes, Cell, Check, PrivacyLine
 from hushbit.lab.tuning import Grid, averaged, best, candidates
@@ -51,7 +52,8 @@ Watch = Callable[[str, int, int], None]
 class Lab:
     """Where cells are run and kept, and how large the experiments are.
 
-    `spent` gathers the seconds of all cells that were asked for, kept ones included.
+    `spent` gathers the seconds of all cells that were asked for, kept ones included; a `bench` is
+    shared with other experiments.
     """
 
     folder: Path
@@ -62,6 +64,7 @@ class Lab:
     data: str | None = None
     watch: Watch | None = None
     spent: dict[str, float] = field(default_factory=dict)
+    bench: Bench | None = None
 
     def rounds_of(self, full: int) -> int:
         """The rounds to run where the paper has `full`."""
@@ -80,7 +83,9 @@ class Lab:
                 self.watch(step, done, len(wanted))
 
         folder = self.folder / "cells"
-        made = run_cells(wanted, folder, workers=self.workers, data=self.data, watch=heard)
+        made = run_cells(
+            wanted, folder, workers=self.workers, data=self.data, watch=heard, bench=self.bench
+        )
         for settings, outcome in zip(wanted, made, strict=True):
             self.spent[cell_key(settings)] = outcome.seconds
         return made
@@ -113,8 +118,9 @@ class Lab:
 class Experiment:
     """A named experiment: what it is about, and the function that does it.
 
-    group  mnist, cifar or theory; `hushbit reproduce mnist` runs the first and the last
-    seeds  how many seeds the full form takes unless told
+    group     mnist, cifar or theory; `hushbit reproduce mnist` runs the first and the last
+    seeds     how many seeds the full form takes unless told
+    by_cells  all that takes long are cells, so that going through it without them plans them
     """
 
     name: str
@@ -124,6 +130,7 @@ class Experiment:
     group: str
     find: Callable[[Lab], Findings]
     seeds: int = 3
+    by_cells: bool = False
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -176,6 +183,8 @@ def chosen_text(one: Series) -> str:
     """What tuning chose, in words."""
     settings = one.settings
     parts = [f"rate {settings.local_rate:g}"]
+    if settings.server_name != "plain":
+        parts.append(f"server {settings.server_name}")
     if settings.radius is not None:
         parts.append(f"radius {settings.radius:g}")
     if settings.sign_step is not None:

@@ -178,9 +178,10 @@ NOTES = (
 SNR_EPSILON = Experiment(
     "snr-epsilon", "SNR against epsilon", "Fig. 6",
     "Linear model on MNIST: variance of the mean update over that of its error, for CPA, Laplace "
-    "and signSGD with randomized response.", "mnist", find_snr,
+    "and signSGD with randomized response.", "mnist", find_snr, by_cells=True,
 )  # fmt: skip
 ACCURACY_EPSILON = Experiment(
     "accuracy-epsilon", "Accuracy against epsilon with few users", "Fig. 7",
     "Linear model on MNIST with 10 and 50 users: CPA, JoPEQ and MVU.", "mnist", find_accuracy,
+    by_cells=True,
 )  # fmt: skip

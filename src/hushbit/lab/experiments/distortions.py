@@ -138,9 +138,9 @@ NOTES = (
 )
 USERS = Experiment(
     "users", "Accuracy and error against the number of users", "Table II",
-    "CNN2 on MNIST, 150 rounds, epsilon 0.5 per bit.", "mnist", find_users,
+    "CNN2 on MNIST, 150 rounds, epsilon 0.5 per bit.", "mnist", find_users, by_cells=True,
 )  # fmt: skip
 EPSILON = Experiment(
     "epsilon", "Accuracy and error against epsilon", "Table III",
-    "CNN2 on MNIST with 100 users, 150 rounds.", "mnist", find_epsilon,
+    "CNN2 on MNIST with 100 users, 150 rounds.", "mnist", find_epsilon, by_cells=True,
 )  # fmt: skip

@@ -83,11 +83,11 @@ NOTES = (
 MALICIOUS = Experiment(
     "malicious", "CPA with users who send ones or random bits", "Table VI (MNIST)",
     "Test accuracy of CPA with 1000 users of whom a share sends constant ones or random flips.",
-    "mnist", lambda lab: find(lab, ("linear", "mlp")),
+    "mnist", lambda lab: find(lab, ("linear", "mlp")), by_cells=True,
 )  # fmt: skip
 MALICIOUS_CIFAR = Experiment(
     "malicious-cifar", "CPA with users who send ones or random bits, CIFAR-10",
     "Table VI (CIFAR-10)",
     "Test accuracy of CPA with 1000 users of whom a share sends constant ones or random flips.",
-    "cifar", lambda lab: find(lab, ("cnn2",) if lab.quick else ("cnn2", "cnn3")),
+    "cifar", lambda lab: find(lab, ("cnn2",) if lab.quick else ("cnn2", "cnn3")), by_cells=True,
 )  # fmt: skip

@@ -146,4 +146,5 @@ NESTED = Experiment(
     "the ratio of the mean update's variance to that of its error.",
     "mnist",
     find,
+    by_cells=True,
 )

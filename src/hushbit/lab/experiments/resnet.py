@@ -43,5 +43,5 @@ NOTES = ("The paper gives this figure without numbers, and no code.",)
 RESNET = Experiment(
     "resnet", "ResNet-18 with ten users", "Fig. 10",
     "Validation accuracy by round of ResNet-18 on CIFAR-100 for several (R, epsilon).", "cifar",
-    find, seeds=1,
+    find, seeds=1, by_cells=True,
 )  # fmt: skip
