@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from hushbit.errors import InvalidInput
-from hushbit.tuning.guess import BestGuess, _bands, _cosines
-from hushbit.tuning.wiener import shrunken
+from hushbit.tuning.guess import BestGuess, _bands, _cosines, _mixing
+from hushbit.tuning.wiener import kept_share, shrunken
 
 IMAGE = (1, 12, 12)
 SHAPES = [(6, 144), (6,)]
@@ -95,6 +95,18 @@ def test_layers_that_are_not_smooth_lose_nothing(strength):
             decibel(truth, plain) - decibel(truth, BestGuess(SHAPES, IMAGE).guess(seen, 1.0))
         )
     assert np.mean(lost) < 0.35
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(3, 40), (40, 3), (8, 80), (8, 79)])
+def test_either_side_finds_the_same_mixtures(outputs, inputs):
+    """The columns' side and the inputs' side of a matrix have the same singular values."""
+    rng = np.random.default_rng(7)
+    columns = rng.normal(size=(10 * outputs, inputs)) + 3 * rng.normal(size=inputs)
+    left, values, _ = np.linalg.svd(columns, full_matrices=False)
+    kept = kept_share(values, columns.shape, 1.0)
+    wanted = ((left * kept) @ left.T)[-outputs:]
+    found = _mixing(columns, np.ones(inputs), slice(9 * outputs, None))
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
 
 
 def test_noise_alone_becomes_almost_nothing():

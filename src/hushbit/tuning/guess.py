@@ -112,8 +112,12 @@ def _mixing(columns: Floats, weights: Floats, last: slice) -> Floats:
     # As many rows of as much noise as have the sum of these and the sum of their squares.
     noise = float((weights**2).sum() / weights.sum())
     size = (len(columns), float(weights.sum()) / noise)
-    squares, ways = np.linalg.eigh(columns @ columns.T)
-    kept = kept_share(np.sqrt(np.maximum(squares, 0.0)), size, noise)
+    wide = columns.shape[0] > columns.shape[1]
+    squares, ways = np.linalg.eigh(columns.T @ columns if wide else columns @ columns.T)
+    squares = np.maximum(squares, 0.0)
+    kept = kept_share(np.sqrt(squares), size, noise)
+    if wide:  # the same from the shorter side: ways of inputs, told as mixtures of columns
+        ways, kept = columns @ ways, kept / np.maximum(squares, 1e-300)
     return np.asarray((ways[last] * kept) @ ways.T)
 
 
