@@ -135,6 +135,6 @@ def test_claims_can_fail():
     old, step = _cell("CPA", "authors", "snr_db", 0.0), _cell("CPA", "corrected", "snr_db", 1.2)
     enough, short = (_cell("CPA", "corrected", "snr_wiener_db", ratio) for ratio in (3.1, 2.9))
     assert higher_snr([old, step, enough], where).holds
-    assert "3.10 (unshrunken 1.20) against 0.00" in higher_snr([old, step, enough], where).figure
+    assert "3.10 (as trained on 1.20) against 0.00" in higher_snr([old, step, enough], where).figure
     assert not higher_snr([old, step, short], where).holds
     assert not higher_snr([old, step], where).holds

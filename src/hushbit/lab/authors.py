@@ -20,7 +20,7 @@ from hushbit.fl.training import evaluate, keep_rows, local_updates
 from hushbit.keys import RoundKey
 from hushbit.lab.standings import Standings, standings
 from hushbit.rotation import Rotation, rotation_of
-from hushbit.tuning.wiener import shrunken
+from hushbit.tuning.guess import BestGuess
 
 
 def follows_law(settings: Settings) -> bool:
@@ -33,8 +33,9 @@ def authors_rounds(setup: Setup) -> Iterator[dict[str, Any]]:
     if not follows_law(setup.settings):
         raise InvalidInput("these settings have no law here: their ballots must be cast")
     progress, attackers = start(setup), published_attackers(setup.settings)
+    best = guesser(setup)
     for number in range(setup.settings.rounds):
-        yield _round(setup, progress, attackers, number)
+        yield _round(setup, progress, attackers, number, best)
 
 
 def published_attackers(settings: Settings) -> NDArray[np.bool_]:
@@ -46,7 +47,7 @@ def published_attackers(settings: Settings) -> NDArray[np.bool_]:
 
 
 def _round(
-    setup: Setup, progress: Progress, attackers: NDArray[np.bool_], number: int
+    setup: Setup, progress: Progress, attackers: NDArray[np.bool_], number: int, best: BestGuess
 ) -> dict[str, Any]:
     settings, before = setup.settings, progress.params
     gathered = standings(settings, setup.model.layers, setup.model.dim)
@@ -58,7 +59,7 @@ def _round(
     progress.params, progress.server = setup.server.step(before, decoded, progress.server)
     figures = distortion(before, mean, decoded, setup.model.layers)
     row: dict[str, Any] = {"round": number + 1, **figures.row()}
-    row |= best_guess(setup, mean, decoded, gathered.noise)
+    row |= best_guess(best, mean, decoded, gathered.noise)
     if (number + 1) % settings.evaluate_every == 0 or number + 1 == settings.rounds:
         row |= _scores(setup, progress.params)
     return row
@@ -70,14 +71,19 @@ def _rotation(setup: Setup, number: int) -> Rotation | None:
     return rotation_of(setup.model.dim, RoundKey(setup.secret, number).rotation)
 
 
+def guesser(setup: Setup) -> BestGuess:
+    """What guesses the means of a run's rounds, one after the other."""
+    return BestGuess([slot.shape for slot in setup.model.shapes], setup.model.input_shape)
+
+
 def best_guess(
-    setup: Setup, mean: NDArray[np.float64], decoded: NDArray[np.float64], noise: float | None
+    best: BestGuess, mean: NDArray[np.float64], decoded: NDArray[np.float64], noise: float | None
 ) -> dict[str, Any]:
     """The SNR of the best guess of a round's mean, which no step is taken by, if noise is known."""
     if noise is None or noise == 0 or not math.isfinite(noise):
         return {}
-    best = shrunken(decoded, noise, [slot.shape for slot in setup.model.shapes])
-    return {"snr_wiener_db": distortion(best, mean, best).snr_db}
+    guess = best.guess(decoded, noise)
+    return {"snr_wiener_db": distortion(guess, mean, guess).snr_db}
 
 
 def _gather(

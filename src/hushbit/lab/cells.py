@@ -34,7 +34,7 @@ class Outcome:
     validation      its validation accuracy in percent: what tuning looks at
     snr_db          10 log10 of the mean over rounds of var(mean update) / var(error)
     snr_median_db   the same with the median over rounds
-    snr_wiener_db   snr_db of the shrunken estimates, the best guess of each round's mean; None in
+    snr_wiener_db   snr_db of the best guess of each round's mean (`hushbit.tuning.guess`); None in
                     cells of the published decoder, which knows no noise
     snr_authors_db  20 log10 of the mean over rounds and tensors, as the published code averages
     rmse            root of the mean over rounds of the mean square error of an entry

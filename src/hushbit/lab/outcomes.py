@@ -12,8 +12,9 @@ from hushbit.fl.rounds import Round, run_rounds, start
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import Setup, prepare
 from hushbit.fl.training import TrainingDiverged
-from hushbit.lab.authors import authors_rounds, best_guess, follows_law
+from hushbit.lab.authors import authors_rounds, best_guess, follows_law, guesser
 from hushbit.lab.cells import Outcome, guessing
+from hushbit.tuning.guess import BestGuess
 
 OUT_OF_RANGE = ("no longer finite", "must stay below", "NaN or infinite", "must be finite")
 
@@ -26,7 +27,8 @@ def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
         if follows_law(settings):
             rows = list(authors_rounds(setup))
         else:
-            rows = [_row(setup, made) for made in run_rounds(setup, start(setup))]
+            best = guesser(setup)
+            rows = [_row(best, made) for made in run_rounds(setup, start(setup))]
     except (TrainingDiverged, InvalidInput) as failure:
         if not isinstance(failure, TrainingDiverged) and not _out_of_range(failure):
             raise
@@ -45,10 +47,10 @@ def _loaded(name: str, folder: str, writers: bool) -> Dataset:
     return load(name, folder, writers=writers)
 
 
-def _row(setup: Setup, made: Round) -> dict[str, Any]:
+def _row(best: BestGuess, made: Round) -> dict[str, Any]:
     """A round's figures, and the SNR of the best guess of its mean."""
     noise = float(made.estimate.variance.mean())
-    return made.row() | best_guess(setup, made.true_mean, made.estimate.mean, noise)
+    return made.row() | best_guess(best, made.true_mean, made.estimate.mean, noise)
 
 
 def _out_of_range(failure: InvalidInput) -> bool:

@@ -58,7 +58,7 @@ def at_least_authors(cells: Sequence[Cell], where: Where) -> Check:
 
 
 def higher_snr(cells: Sequence[Cell], where: Where) -> Check:
-    """The corrected, shrunken estimate of every CPA scheme has an SNR at least 3 dB higher.
+    """The corrected best guess of every CPA scheme has an SNR at least 3 dB higher.
 
     The figures also tell the SNR of the update that training goes by.
     """
@@ -70,11 +70,11 @@ def higher_snr(cells: Sequence[Cell], where: Where) -> Check:
         higher = best[scheme].mean >= old[scheme].mean + HIGHER
         fine = fine and higher
         lines.append(
-            f"{scheme} {best[scheme].mean:.2f} (unshrunken {step[scheme].mean:.2f}) against "
+            f"{scheme} {best[scheme].mean:.2f} (as trained on {step[scheme].mean:.2f}) against "
             f"{old[scheme].mean:.2f}" + ("" if higher else " (no)")
         )
     return Check(
-        f"corrected SNR of CPA, shrunken estimate, at least {HIGHER:g} dB higher (10 log10), "
+        f"corrected SNR of CPA, best guess, at least {HIGHER:g} dB higher (10 log10), "
         f"{place(where)}",
         fine, "; ".join(lines) or "nothing to compare",
     )  # fmt: skip

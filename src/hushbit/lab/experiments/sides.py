@@ -81,10 +81,11 @@ TUNING_CHOICE = (
     "best checkpoint instead, and the paper does not say."
 )
 SNR_CHOICE = (
-    "SNR of the shrunken estimate: that of the server's best guess of a round's mean, which "
-    "shrinks the singular values of the decoded update by what is known of the noise. It is made "
-    "of what was sent anyway, so it costs no privacy; the published decoder does not know its "
-    "noise. Models are trained by the decoded update itself, whose SNR is shown as well."
+    "SNR of the best guess: that of the server's best guess of a round's mean, which shrinks the "
+    "singular values of the decoded updates of the last ten rounds together by what is known of "
+    "the noise, and the frequencies of a layer that reads an image. It is made of what was sent "
+    "anyway, so it costs no privacy; the published decoder does not know its noise. Models are "
+    "trained by the decoded update itself, whose SNR is shown as well."
 )
 Maker = Callable[[str, Place], Settings]
 Gridder = Callable[[str, Place], Grid]
