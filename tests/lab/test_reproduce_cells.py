@@ -10,7 +10,7 @@ from hushbit.fl.settings import Settings
 from hushbit.lab import cells as store
 from hushbit.lab.cells import Outcome, cell_key, keep_cell, read_cell, run_cells
 from hushbit.lab.experiments.base import Lab, Series
-from hushbit.lab.experiments.rates import at_rates, nearest
+from hushbit.lab.experiments.rates import JOPEQ_TRIED, at_rates, nearest
 from hushbit.lab.outcomes import run_outcome
 from hushbit.lab.tuning import TUNING_SEED, best, candidates
 
@@ -131,10 +131,31 @@ def test_of_unknown_settings_the_nearest_is_shown_and_all_are_told(tmp_path, mon
     monkeypatch.setattr(store, "compute", compute)
     series = [Series("CPA", "authors", SMALL, {"users": 8})]
     wanted = {"accuracy": 85.0, "snr_authors_db": 10.0}
-    sides, notes = nearest(Lab(tmp_path, (1,)), series, lambda _: wanted, at_rates(1.0, 0.1, 0.2))
+    lab = Lab(tmp_path, (1,))
+    sides, notes, tried = nearest(lab, series, lambda _: wanted, at_rates(1.0, 0.1, 0.2))
+    assert not tried
     assert [one.settings.local_rate for one in sides.series] == [0.1]
     assert sides.found[0][0].accuracy == 84.0
     assert all(f"rate {rate:g}:" in notes[0] for rate in found)
+    assert "published 85.0 %, 10.00 dB; shown is rate 0.1" in notes[0]
+
+
+def test_all_that_jopeq_could_be_is_shown_beside_the_published_figures(tmp_path, monkeypatch):
+    def compute(settings, folder, data):
+        accuracy = 64.0 if (settings.rate, settings.radius) == (1.0, 1.0) else 80.0
+        return dataclasses.replace(OUTCOME, accuracy=accuracy, snr_authors_db=-40.0)
+
+    monkeypatch.setattr(store, "compute", compute)
+    settings = dataclasses.replace(SMALL, mechanism="jopeq", preset="authors")
+    series = [Series("JoPEQ", "authors", settings, {"users": 8})]
+    wanted = {"accuracy": 65.0, "snr_authors_db": -20.0}
+    sides, _, tried = nearest(Lab(tmp_path, (1,)), series, lambda _: wanted)
+    assert sides.found[0][0].accuracy == 64.0
+    for metric, was in (("accuracy_tried", 65.0), ("snr_tried", -20.0)):
+        shown = [cell for cell in tried if cell.metric == metric]
+        places = {(cell.where["rate"], cell.where["radius"]) for cell in shown}
+        assert places == set(JOPEQ_TRIED)
+        assert {cell.mean for cell in shown if cell.variant == "published"} == {was}
 
 
 def test_larger_models_are_scanned_with_one_seed_and_shown_with_all(tmp_path, monkeypatch):
@@ -147,7 +168,7 @@ def test_larger_models_are_scanned_with_one_seed_and_shown_with_all(tmp_path, mo
     monkeypatch.setattr(store, "compute", compute)
     series = [Series("CPA", "authors", dataclasses.replace(SMALL, model="mlp"), {"users": 8})]
     lab = Lab(tmp_path, (1, 2, 3))
-    sides, _ = nearest(lab, series, lambda _: {"accuracy": 50.0}, at_rates(0.1, 0.5))
+    sides, *_ = nearest(lab, series, lambda _: {"accuracy": 50.0}, at_rates(0.1, 0.5))
     assert len(sides.found[0]) == 3
     assert sorted(set(run)) == [(0.1, 1), (0.5, 1), (0.5, 2), (0.5, 3)]
 

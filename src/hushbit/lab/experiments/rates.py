@@ -4,18 +4,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hushbit.lab.cells import Outcome
-from hushbit.lab.experiments.base import Lab, Series, interval
+from hushbit.lab.experiments.base import Lab, Series, Where, cell_of, interval, published
 from hushbit.lab.experiments.checks import DECIBEL, POINTS, place
-from hushbit.lab.experiments.schemes import CODE_RATES, PUBLISHED_RADIUS
+from hushbit.lab.experiments.schemes import CODE_RATES
 from hushbit.lab.experiments.sides import Sides, measure
+from hushbit.lab.results import Cell, Metric
 
 RATE_CHOICE = (
     "The paper does not say the learning rate. The published code has 1, its earlier revision "
     "0.1; each cell shows the one of these two that comes nearer to the published figure (by the "
-    "first seed on models beyond the linear one), and the notes show both. Of JoPEQ nothing is "
-    "published but its results; it also has the choice of a radius of 0.05, 0.1 or 0.2."
+    "first seed on models beyond the linear one), and the notes show both. Two schemes depend on "
+    "more, and tables show all that was tried: Laplace on the MLP, whose seeds differ by twenty "
+    "points at a rate of 0.1, also has 0.07 and 0.05, compared by all seeds; of JoPEQ nothing is "
+    "published but its results, so the radius that it clips to is unknown too."
 )
-JOPEQ_TIMES = (1, 2, 4)  # radii of JoPEQ's lattice in units of that of the other schemes
+JOPEQ_TRIED = (  # rate, radius: those of the other schemes, wider ones, updates as they are (1)
+    (1.0, 0.05), (0.1, 0.05), (1.0, 0.1), (0.1, 0.1), (1.0, 0.2), (0.1, 0.2), (1.0, 1.0),
+    (1.0, 3.0),
+)  # fmt: skip
+JOPEQ_FEW = JOPEQ_TRIED[:4]  # on models that take long
+UNSTABLE_RATES = (*CODE_RATES, 0.07, 0.05)
+SHOWN_IN_FULL = ("JoPEQ", "Laplace")  # schemes whose figures hang on what is unknown
+TRIED_METRICS = (
+    Metric("accuracy_tried", "test accuracy by what the paper does not tell (%)"),
+    Metric("snr_tried", "SNR as published by what the paper does not tell (20 log10, dB)"),
+)
+NONE = -999.0  # where no seed has the figure
 UNITS = {"accuracy": POINTS, "snr_authors_db": DECIBEL}
 Figures = dict[str, float]
 Variants = Callable[[Series], list[Series]]
@@ -27,39 +41,71 @@ def at_rates(*rates: float) -> Variants:
 
 
 def as_in_code(one: Series) -> list[Series]:
-    """Both rates of the code; JoPEQ, whose code is not published, also with wider lattices."""
-    if one.scheme != "JoPEQ":
-        return at_rates(*CODE_RATES)(one)
-    radii = [round(times * PUBLISHED_RADIUS, 4) for times in JOPEQ_TIMES]
-    sized = [replace(one, settings=replace(one.settings, radius=radius)) for radius in radii]
-    return [varied for each in sized for varied in at_rates(*CODE_RATES)(each)]
+    """Both rates of the code; more where a scheme depends on it, and radii of JoPEQ's lattice."""
+    large = one.settings.model != "linear"
+    if one.scheme == "JoPEQ":
+        pairs = JOPEQ_FEW if large else JOPEQ_TRIED
+        return [
+            replace(one, settings=replace(one.settings, rate=rate, radius=radius))
+            for rate, radius in pairs
+        ]
+    return at_rates(*(UNSTABLE_RATES if unstable(one) else CODE_RATES))(one)
+
+
+def unstable(one: Series) -> bool:
+    """Whether seeds differ so much that one alone says little: published Laplace on the MLP."""
+    return one.scheme == "Laplace" and one.settings.model == "mlp"
 
 
 def nearest(
     lab: Lab, series: Sequence[Series], wanted: Callable[[Series], Figures],
     variants: Variants = as_in_code,
-) -> tuple[Sides, list[str]]:  # fmt: skip
+) -> tuple[Sides, list[str], list[Cell]]:  # fmt: skip
     """Run variants of each series; keep the one that is nearest to the published figures.
 
-    Distances are in units of what counts as re-created: 3 points of accuracy, 1 dB of SNR; of
-    several figures the worst decides. Models beyond the linear one are compared by their first
-    seed, and the others are run for the nearest only.
+    Also returns a note on each series, and cells of all that was tried for those that depend on
+    it most. Distances are in units of what counts as re-created: 3 points of accuracy, 1 dB of
+    SNR; of several figures the worst decides. Models beyond the linear one are compared by their
+    first seed, and the others are run for the nearest only.
     """
     tried = [[_scanned(varied) for varied in variants(one)] for one in series]
     sides = measure(lab, [one for group in tried for one in group])
     outcomes = iter(sides.found)
-    kept, notes = [], []
+    kept, notes, cells = [], [], []
     for one, group in zip(series, tried, strict=True):
         results = [next(outcomes) for _ in group]
-        gaps = [_distance(result, wanted(one)) for result in results]
+        gaps = [_distance(result, _fitted(one, wanted(one))) for result in results]
         best = gaps.index(min(gaps))
         kept.append(replace(group[best], at_most=one.at_most))
-        notes.append(_note(group, results, best))
-    return measure(lab, kept), notes
+        notes.append(_note(group, results, best, wanted(one)))
+        if one.scheme in SHOWN_IN_FULL and len(group) > len(CODE_RATES):
+            for varied, found in zip(group, results, strict=True):
+                cells += _tried(varied, found, wanted(one))
+    return measure(lab, kept), notes, cells
 
 
 def _scanned(one: Series) -> Series:
-    return one if one.settings.model == "linear" else replace(one, at_most=1)
+    several = one.settings.model == "linear" or unstable(one)
+    return one if several else replace(one, at_most=1)
+
+
+def _tried(one: Series, outcomes: Sequence[Outcome], wanted: Figures) -> list[Cell]:
+    """What one value of the unknown gives, and what was published."""
+    where: Where = {**one.where, "rate": one.settings.local_rate}
+    if one.settings.radius is not None:
+        where["radius"] = one.settings.radius
+    here, made = replace(one, where=where), []
+    for tried, metric in zip(TRIED_METRICS, UNITS, strict=True):
+        values = [getattr(outcome, metric) for outcome in outcomes]
+        if metric in wanted and None not in values:
+            made.append(published(one.scheme, where, tried.metric, wanted[metric]))
+            made.append(cell_of(here, tried.metric, values))
+    return made
+
+
+def _fitted(one: Series, wanted: Figures) -> Figures:
+    """The figures that decide: JoPEQ's accuracy alone, since no setting gives its SNR as well."""
+    return {"accuracy": wanted["accuracy"]} if one.scheme == "JoPEQ" else wanted
 
 
 def _distance(outcomes: Sequence[Outcome], wanted: Figures) -> float:
@@ -68,18 +114,26 @@ def _distance(outcomes: Sequence[Outcome], wanted: Figures) -> float:
 
 def _mean(outcomes: Sequence[Outcome], metric: str) -> float:
     values = [getattr(one, metric) for one in outcomes if getattr(one, metric) is not None]
-    return interval(values)[0] if values else -999.0
+    return interval(values)[0] if values else NONE
 
 
-def _note(tried: Sequence[Series], results: Sequence[Sequence[Outcome]], best: int) -> str:
+def _note(
+    tried: Sequence[Series], results: Sequence[Sequence[Outcome]], best: int, wanted: Figures
+) -> str:
     parts = []
     for one, outcomes in zip(tried, results, strict=True):
-        ratio = _mean(outcomes, "snr_authors_db")
-        shown = "" if ratio == -999.0 else f", {ratio:.2f} dB"
-        parts.append(f"{_what(one, tried)}: {_mean(outcomes, 'accuracy'):.1f} %{shown}")
-    first = tried[0]
-    chosen = _what(tried[best], tried)
-    return f"{first.scheme}, {place(first.where)}: {'; '.join(parts)}; shown is {chosen}"
+        shown = _shown(_mean(outcomes, "accuracy"), _mean(outcomes, "snr_authors_db"))
+        parts.append(f"{_what(one, tried)}: {shown}")
+    first, chosen = tried[0], _what(tried[best], tried)
+    told = _shown(wanted["accuracy"], wanted.get("snr_authors_db", NONE))
+    return (
+        f"{first.scheme}, {place(first.where)}: {'; '.join(parts)}; published {told}; "
+        f"shown is {chosen}"
+    )
+
+
+def _shown(accuracy: float, ratio: float) -> str:
+    return f"{accuracy:.1f} %" + ("" if ratio == NONE else f", {ratio:.2f} dB")
 
 
 def _what(one: Series, tried: Sequence[Series]) -> str:
