@@ -132,6 +132,13 @@ def test_claims_can_fail():
     assert not within_points(far, where).holds
     assert "(no)" in within_points(far, where).figure
     assert not within_points([], where).holds
+    spread = [
+        Cell(
+            "CPA", "authors", {"users": 1000, "rate": rate}, "accuracy_tried", mean, mean, mean, ()
+        )
+        for rate, mean in ((0.1, 70.0), (1.0, 88.1))
+    ]
+    assert "by the unknown setting 70.0 to 88.1 (no)" in within_points(far + spread, where).figure
     old, step = _cell("CPA", "authors", "snr_db", 0.0), _cell("CPA", "corrected", "snr_db", 1.2)
     enough, short = (_cell("CPA", "corrected", "snr_wiener_db", ratio) for ratio in (3.1, 2.9))
     assert higher_snr([old, step, enough], where).holds

@@ -23,7 +23,20 @@ def within_points(cells: Sequence[Cell], where: Where) -> Check:
         cells, where, "accuracy", "published", "authors",
         f"re-created accuracy within {POINTS:g} points of the published, {place(where)}",
         lambda wanted, got: abs(got.mean - wanted.mean) <= POINTS,
+        lambda scheme: _tried(cells, scheme, where),
     )  # fmt: skip
+
+
+def _tried(cells: Sequence[Cell], scheme: str, where: Where) -> str:
+    """Between which accuracies the values tried for an unknown setting lie; empty if none were."""
+    found = [
+        cell.mean for cell in cells
+        if (cell.scheme, cell.variant, cell.metric) == (scheme, "authors", "accuracy_tried")
+        and where.items() <= cell.where.items()
+    ]  # fmt: skip
+    if not found:
+        return ""
+    return f", by the unknown setting {min(found):.1f} to {max(found):.1f}"
 
 
 def within_decibel(cells: Sequence[Cell], where: Where, schemes: Sequence[str]) -> Check:
@@ -87,13 +100,13 @@ def place(where: Where) -> str:
 
 def _compared(
     cells: Sequence[Cell], where: Where, metric: str, first: str, second: str, claim: str,
-    holds: Callable[[Cell, Cell], bool],
+    holds: Callable[[Cell, Cell], bool], told: Callable[[str], str] = lambda scheme: "",
 ) -> Check:  # fmt: skip
     before, after = pick(cells, first, metric, where), pick(cells, second, metric, where)
     shared = [scheme for scheme in before if scheme in after]
     figures = [
         f"{scheme} {after[scheme].mean:.2f} against {before[scheme].mean:.2f}"
-        + ("" if holds(before[scheme], after[scheme]) else " (no)")
+        + ("" if holds(before[scheme], after[scheme]) else f"{told(scheme)} (no)")
         for scheme in shared
     ]
     fine = bool(shared) and all(holds(before[scheme], after[scheme]) for scheme in shared)
