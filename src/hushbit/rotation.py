@@ -43,11 +43,10 @@ class Rotation:
     def forward(self, vectors: NDArray[np.floating]) -> NDArray[np.floating]:
         """Turn every row."""
         turned = np.empty(vectors.shape, vectors.dtype)
-        signs = self.signs.astype(vectors.dtype)
-        tail_signs = self.more_signs.astype(vectors.dtype)[: self.rows * self._uneven]
+        tail_signs = self.more_signs[: self.rows * self._uneven]
 
         def run(first: int, last: int) -> None:
-            turn_rows(vectors, signs, tail_signs, self.rows, self.columns, first, last, turned)
+            turn_rows(vectors, self.signs, tail_signs, self.rows, self.columns, first, last, turned)
 
         spread(run, len(turned))
         return turned

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.decode import DECODERS, Reading
-from hushbit.errors import RefusedBallot
+from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.count import TILE_VOTES, count_tiles, sum_tiles
 from hushbit.kernels.nested import add_dither, cast_line_stages
 from hushbit.kernels.signs import WORD_TAG, count_signs
 from hushbit.kernels.threads import spread
-from hushbit.kernels.two_points import NOT_KEPT, count_two_points
+from hushbit.kernels.two_points import NOT_KEPT, count_two_points, one_side
 from hushbit.kernels.vote import cast_corners, cast_two_points, compared_units
 from hushbit.keys import UserKeys
 from hushbit.points import Points, digits
@@ -112,12 +112,17 @@ class Stage:
         votes = self.keeps_votes(counter)
         table = np.eye(size, self.columns, dtype=np.int64) if votes else self.points.coords
         row_bits = size.bit_length() - 1 if size > 2 else 0
-        everyone = np.arange(len(part))
+        everyone = one_side(len(part))
+        if part.shape != (len(keys), -(-counter.shape[1] // 8)):
+            raise InvalidInput(
+                f"{len(keys)} keys and {counter.shape[1]} votes need a payload of shape "
+                f"{(len(keys), -(-counter.shape[1] // 8))}; got {part.shape}"
+            )
 
         def run(first: int, last: int) -> None:
             if hadamard and votes and size == 2:
-                count_two_points(keys, WORD_TAG, self.number, part, everyone, first, last,
-                                 counter[0], NOT_KEPT)  # fmt: skip
+                count_two_points(keys, WORD_TAG, self.number, part, *everyone, first, last,
+                                 counter, NOT_KEPT)  # fmt: skip
             elif hadamard and votes and size <= BIT_SLICED_POINTS:
                 count_tiles(keys, WORD_TAG, self.number, row_bits, part, first, last, counter)
             elif hadamard and size <= BIT_SLICED_POINTS:

@@ -15,7 +15,8 @@ from hushbit.kernels.count import (
     sum_tiles,
 )
 from hushbit.kernels.signs import WORD_TAG, count_signs, tile_signs
-from hushbit.kernels.two_points import NOT_KEPT, count_two_points
+from hushbit.kernels.two_points import NOT_KEPT, count_two_points, one_side
+from hushbit.robust.bits import slots_of
 
 SIZES = (1, 7, 8, 63, 64, 65, 511, 512, 513, 4095, 4096, 4097, 9000)
 USERS = (1, 15, 16, 17, 239, 240, 241, 500)
@@ -148,17 +149,29 @@ def test_two_points_count_like_any_others(users: int, votes: int) -> None:
     rng = np.random.default_rng(users)
     keys = rng.integers(0, 2**32, (users, 8), dtype=np.uint32)
     payload = rng.integers(0, 256, (users, (votes + 7) // 8), dtype=np.uint8)
-    general, special = np.zeros((1, votes), np.int64), np.zeros(votes, np.int64)
     tiles = -(-votes // 4096)
+    general, together = np.zeros((1, votes), np.int64), np.zeros((1, votes), np.int64)
     count_tiles(keys, WORD_TAG, 0, 0, payload, 0, tiles, general)
-    count_two_points(keys, WORD_TAG, 0, payload, np.arange(users), 0, tiles, special, NOT_KEPT)
-    assert np.array_equal(general[0], special)
+    everyone = one_side(users)
+    count_two_points(keys, WORD_TAG, 0, payload, *everyone, 0, tiles, together, NOT_KEPT)
+    assert np.array_equal(general, together)
+    above = rng.uniform(size=users) < 0.4
+    below = ~above & (rng.uniform(size=users) < 0.7)
+    order, sides = slots_of(above, below)
+    apart, kept = np.zeros((2, votes), np.int64), np.zeros((tiles, order.size, 64), np.uint64)
+    count_two_points(keys, WORD_TAG, 0, payload, order, sides, 0, tiles, apart, kept)
+    bits = np.unpackbits(kept.transpose(1, 0, 2).copy().view(np.uint8).reshape(order.size, -1),
+                         axis=1, bitorder="little")[:, :votes]  # fmt: skip
+    unmasked = np.empty((users, votes), np.int64)
+    unmasked[order[order >= 0]] = 1 - 2 * bits[order >= 0].astype(np.int64)
+    for side, counter in zip((above, below), apart, strict=True):
+        assert np.array_equal(unmasked[side].sum(axis=0), counter)
+    assert np.array_equal(unmasked.sum(axis=0), general[0])
     if votes <= 65:
         table = np.eye(2, 1, dtype=np.int64)
         some = slice(0, 50)
         exact = definitions.counts(keys[some], 0, "hadamard", 2, payload[some], table, votes)
-        special[:] = 0
-        count_two_points(
-            keys, WORD_TAG, 0, payload, np.arange(users)[some], 0, 1, special, NOT_KEPT
-        )
-        assert np.array_equal(special, exact[0])
+        together[:] = 0
+        few = one_side(len(keys[some]))
+        count_two_points(keys, WORD_TAG, 0, payload, *few, 0, 1, together, NOT_KEPT)
+        assert np.array_equal(together[0], exact[0])

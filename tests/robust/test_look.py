@@ -6,7 +6,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from hushbit.robust.filter import FIRST_STEPS, halved, judge, look_from_chance
+from hushbit.robust.filter import FIRST_STEPS, judge, look_from_chance
+from hushbit.robust.humps import halved
 from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import PackedPulls
 from hushbit.robust.rules import SCORE_VARIANCE, Rule
@@ -18,7 +19,7 @@ def packed(votes):
     rows = np.zeros((users, 8 * -(-dim // 64)), dtype=np.uint8)
     bits = np.packbits(votes > 0, axis=1, bitorder="little")
     rows[:, : bits.shape[1]] = bits
-    return PackedPulls(rows.view(np.uint64), dim, reach=10.0)
+    return PackedPulls.of_rows(rows.view(np.uint64), dim, reach=10.0)
 
 
 def votes(means, seed=0):

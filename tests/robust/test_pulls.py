@@ -89,9 +89,9 @@ def test_sums_over_packed_ballots_are_exact_whatever_was_counted_before(users, d
     packed = np.packbits(bits, axis=1, bitorder="little")
     rows[:, : packed.shape[1]] = packed
     plain, part = 2 * bits.astype(np.int64) - 1, rng.uniform(size=users) < 0.5
-    whole = PackedPulls(rows.view(np.uint64), dim, 1.0)
+    whole = PackedPulls.of_rows(rows.view(np.uint64), dim, 1.0)
     parts = [(some, -plain[some].sum(axis=0)) for some in (part, ~part)]
-    for pulls in (whole, PackedPulls(rows.view(np.uint64), dim, 1.0, parts=parts)):
+    for pulls in (whole, PackedPulls.of_rows(rows.view(np.uint64), dim, 1.0, parts)):
         for share in (0.0, 0.1, 0.4, 0.9, 1.0):
             chosen = rng.uniform(size=users) < share
             assert (pulls.count(chosen) == -plain[chosen].sum(axis=0)).all()

@@ -35,7 +35,7 @@ def reference_blocks(states: U32) -> U32:
 
 
 if HAVE_NUMBA:
-    from hushbit.kernels.chacha_vector import blocks8, mixed8, mixed8_kept
+    from hushbit.kernels.chacha_vector import blocks8, mixed8
 else:  # pragma: no cover - exercised by a test in a process without Numba
 
     def blocks8(states: U32, out: U32) -> None:
@@ -47,13 +47,6 @@ else:  # pragma: no cover - exercised by a test in a process without Numba
         set_key(states, key)
         blocks8(states, out)
         out.view(np.uint8)[: text.size] ^= text
-
-    def mixed8_kept(
-        states: U32, key: U32, text: NDArray[np.uint8], out: U32, kept: NDArray[np.uint64]
-    ) -> None:
-        """`mixed8`, written to `kept` as well."""
-        mixed8(states, key, text, out)
-        kept[:] = out.view(np.uint64)
 
 
 @njit

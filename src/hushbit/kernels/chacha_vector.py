@@ -99,8 +99,8 @@ def blocks8(typingctx: Any, states_type: Any, out_type: Any) -> tuple[Any, Calla
 
 
 def _mix(context: Any, builder: Any, kinds: Any, args: Any) -> None:
-    """Emit text XOR eight blocks under a key into every target: (states, key, text, *targets)."""
-    source, key, text, *targets = (
+    """Emit out = text XOR eight blocks under a key: (states, key, text, out)."""
+    source, key, text, target = (
         _pointer(context, builder, *pair) for pair in zip(kinds, args, strict=True)
     )
     words = builder.bitcast(key, INT32.as_pointer())
@@ -114,8 +114,7 @@ def _mix(context: Any, builder: Any, kinds: Any, args: Any) -> None:
             start.append(builder.load(_slot(builder, source, word), align=4))
     for index, made in enumerate(_blocks(builder, start)):
         given = builder.load(_slot(builder, text, index), align=1)
-        for target in targets:
-            builder.store(builder.xor(made, given), _slot(builder, target, index), align=4)
+        builder.store(builder.xor(made, given), _slot(builder, target, index), align=4)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -132,16 +131,3 @@ def mixed8(
         return context.get_dummy_value()
 
     return types.void(states_type, key_type, text_type, out_type), emit
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def mixed8_kept(
-    typingctx: Any, states_type: Any, key_type: Any, text_type: Any, out_type: Any, kept_type: Any
-) -> tuple[Any, Callable[..., Any]]:
-    """`mixed8`, written to `kept` as well, which must have 512 bytes from its start on."""
-
-    def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _mix(context, builder, signature.args, args)
-        return context.get_dummy_value()
-
-    return types.void(states_type, key_type, text_type, out_type, kept_type), emit

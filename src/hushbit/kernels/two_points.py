@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.kernels.chacha import fill_states, mixed8, mixed8_kept
+from hushbit.kernels.chacha import fill_states, mixed8
 from hushbit.kernels.count import (
     FLUSH_GROUPS,
     GROUP,
@@ -17,56 +17,72 @@ from hushbit.kernels.count import (
 )
 from hushbit.kernels.jit import njit
 
-NOT_KEPT = np.empty((0, 0), dtype=np.uint64)
+NOT_KEPT = np.empty((0, 0, 0), dtype=np.uint64)
+
+
+def one_side(users: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The order of slots that `count_two_points` takes where everybody is on one side."""
+    groups = -(-users // GROUP)
+    order = np.arange(groups * GROUP)
+    order[users:] = -1
+    return order, np.zeros(groups, dtype=np.uint8)
 
 
 @njit
 def count_two_points(
     keys: NDArray[np.uint32], tag: int, stage: int, payload: NDArray[np.uint8],
-    chosen: NDArray[np.int64], first: int, last: int, counter: NDArray[np.int64],
-    rows: NDArray[np.uint64],
+    order: NDArray[np.int64], sides: NDArray[np.uint8], first: int, last: int,
+    counters: NDArray[np.int64], kept: NDArray[np.uint64],
 ) -> None:  # fmt: skip
-    """`count_tiles` of the chosen users for two points: nothing is copied on the way.
+    """`count_tiles` for two points, users of each side into a row of `counters` of their own.
 
-    Every ballot is unmasked in hand. Where `rows` has a row for each user, of whole tiles, it is
-    written down there: payload xor the signs of the user's words, bit 1 for a vote that pulls up,
-    bits beyond the last vote left to chance. The rows of `payload` must follow without gaps.
+    order  the user in each slot, -1 for nobody; sixteen slots make a group
+    sides  the row of `counters` for each group; the one after the last is not counted
+    kept   (tiles, slots, 64): unmasked ballots, payload xor the signs of the user's words, bit 1
+           for a vote that pulls up, bits beyond the last vote left to chance; may be empty
+
+    The rows of `payload` must hold all votes and follow without gaps: that is not checked here.
     """
-    votes, users = counter.size, chosen.size
+    counted, votes = counters.shape
     states = np.empty(128, np.uint32)
     fill_states(states, keys[0], tag, stage, 0, 0)
-    group = np.zeros(GROUP * TILE_WORDS, np.uint64)
-    words = group.view(np.uint32)
+    # One group of slots is written over and over where nothing is kept.
+    slots = kept.reshape(-1) if kept.size > 0 else np.zeros(GROUP * TILE_WORDS, np.uint64)
+    words = slots.view(np.uint32)
     padded = np.zeros(TILE_BYTES, np.uint8)
-    planes = np.zeros(PLANES * TILE_WORDS, np.uint64)
+    planes = np.zeros((counted, PLANES * TILE_WORDS), np.uint64)
+    held, users = np.zeros(counted, np.int64), np.zeros(counted + 1, np.int64)
+    for slot in range(order.size):
+        users[sides[slot // GROUP]] += order[slot] >= 0
     for tile in range(first, last):
-        start, begin = tile * TILE_VOTES, tile * TILE_WORDS
+        start, begin = tile * TILE_VOTES, tile * TILE_BYTES
         inside = min(TILE_VOTES, votes - start)
         width = (inside + 7) // 8
         for lane in range(8):
             states[96 + lane] = np.uint32(tile * TILE_BLOCKS + lane)
-        held = 0
-        for base in range(0, users, GROUP):
-            present = min(GROUP, users - base)
-            for u in range(present):
-                user = chosen[base + u]
-                row = payload[user, tile * TILE_BYTES : tile * TILE_BYTES + width]
+        for group in range(sides.size):
+            base = tile * order.size + group * GROUP if kept.size > 0 else 0
+            for u in range(GROUP):
+                user = order[group * GROUP + u]
+                if user < 0:
+                    slots[(base + u) * TILE_WORDS : (base + u + 1) * TILE_WORDS] = np.uint64(0)
+                    continue
+                text = payload[user, begin : begin + width]
                 # Votes beyond the last are never flushed, so a row may run on into the next one.
-                if user * payload.shape[1] + tile * TILE_BYTES + TILE_BYTES > payload.size:
-                    padded[:width] = row
-                    row = padded[:width]
-                into = words[u * 128 : (u + 1) * 128]
-                if rows.size > 0:
-                    kept = rows[user, begin : begin + TILE_WORDS]
-                    mixed8_kept(states, keys[user], row, into, kept)
-                else:
-                    mixed8(states, keys[user], row, into)
-            group[present * TILE_WORDS :] = np.uint64(0)
-            add_group(group, planes)
-            held += 1
-            if held == FLUSH_GROUPS:
-                flush(planes, counter[start : start + inside])
-                held = 0
-        flush(planes, counter[start : start + inside])
-        for i in range(start, start + inside):
-            counter[i] += users
+                if user * payload.shape[1] + begin + TILE_BYTES > payload.size:
+                    padded[:width] = text
+                    text = padded[:width]
+                mixed8(states, keys[user], text, words[(base + u) * 128 : (base + u + 1) * 128])
+            side = sides[group]
+            if side == counted:
+                continue
+            add_group(slots[base * TILE_WORDS : (base + GROUP) * TILE_WORDS], planes[side])
+            held[side] += 1
+            if held[side] == FLUSH_GROUPS:
+                flush(planes[side], counters[side, start : start + inside])
+                held[side] = 0
+        for side in range(counted):
+            counter = counters[side, start : start + inside]
+            flush(planes[side], counter)
+            held[side] = 0
+            counter += users[side]

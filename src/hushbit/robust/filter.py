@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from hushbit.ballot import Ballots
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.robust.humps import middle_of
+from hushbit.robust.humps import halved, middle_of, still_in
 from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import Pulls, Vector, unmask
 from hushbit.robust.rules import (
@@ -33,6 +33,7 @@ from hushbit.robust.rules import (
     loaded_coins,
     other_minds,
 )
+from hushbit.robust.settle import settle
 
 FEWEST_USERS = 20
 START, FIRST_STEPS = 0x70, 8
@@ -80,10 +81,34 @@ def judge(
     if pulls.users < FEWEST_USERS:
         return Verdict(~loaded, pulls.reach, int(loaded.sum()), 0, 0, memory)
     above, below = halves(memory, loaded) if sides is None else sides
-    here, look = _by_this_round(pulls, above, below, bool(memory.shared.any()), rule, way)
+    if not memory.begun:
+        return ruled(pulls, rule, loaded, memory, way, (above, below), None)
+    look = pulls.look(above, below, way)
+    if way is not None:
+        heard = memory.mean, memory.way, memory.rounds, memory.gone
+        limits = rule.limits(pulls.users, pulls.reach)
+        made = settle(look, above, below, loaded, *heard, limits)
+        if made.usual:
+            kept = Memory(made.mean, made.way, made.rounds, look[1], made.gone)
+            coined = int(np.count_nonzero(loaded))
+            return Verdict(made.accepted, pulls.reach, coined, 0, made.against, kept)
+    return ruled(pulls, rule, loaded, memory, way, (above, below), look)
+
+
+def ruled(
+    pulls: Pulls, rule: Rule, loaded: Flags, memory: Memory, way: Vector | None,
+    sides: tuple[Flags, Flags], look: Vector | None,
+) -> Verdict:  # fmt: skip
+    """The verdict rule by rule, for any round; `look` is the first one, else it starts from chance.
+
+    `hushbit.robust.settle` says the same of a round in which nobody new stands out.
+    """
+    counted, nobody = sides[0] | sides[1], np.zeros_like(loaded)
+    look = look_from_chance(pulls, counted, way) if look is None else look
+    here, look = _by_this_round(pulls, counted, look, rule, way)
     gone = nobody
     if way is not None:
-        present = (above | below) & ~here
+        present = counted & ~here
         memory = memory.heard(turned(look[0], present), look[2], rule.memory)
         gone = _by_many_rounds(memory, present, rule)
     memory = replace(memory, gone=gone, shared=look[1])
@@ -100,18 +125,10 @@ def halves(memory: Memory, coins: Flags) -> tuple[Flags, Flags]:
 
     Before the first round there are none: then chance decides.
     """
-    out = coins | memory.gone
-    counted = ~out if few(out) else ~coins if few(coins) else np.ones_like(coins)
-    scores = memory.shared
-    if not scores.any():
-        scores = np.random.default_rng(START).normal(size=scores.size)
-    return halved(scores, counted)
-
-
-def halved(scores: Vector, present: Flags) -> tuple[Flags, Flags]:
-    """The present above the median of their scores, and the others of them."""
-    above = present & (scores > middle_of(scores, present))
-    return above, present ^ above
+    begun, users = memory.begun, coins.size
+    scores = memory.shared if begun else np.random.default_rng(START).normal(size=users)
+    above, below = halved(scores, still_in(coins, memory.gone))
+    return above, below
 
 
 def turned(scores: Vector, present: Flags) -> Vector:
@@ -125,11 +142,10 @@ def few(flags: Flags) -> bool:
 
 
 def _by_this_round(
-    pulls: Pulls, above: Flags, below: Flags, warm: bool, rule: Rule, way: Vector | None
+    pulls: Pulls, counted: Flags, look: Vector, rule: Rule, way: Vector | None
 ) -> tuple[Flags, Vector]:
     """Who goes by this round alone, and the last look."""
-    present = counted = above | below
-    look = pulls.look(above, below, way) if warm else look_from_chance(pulls, counted, way)
+    present = counted
     for _ in range(rule.looks):
         scores = look[:2]
         group, far = other_minds(scores, present, rule), beyond_reach(scores, pulls.reach, rule)
@@ -150,7 +166,8 @@ def look_from_chance(pulls: Pulls, present: Flags, way: Vector | None) -> Vector
     """The scores after several steps of the power method."""
     scores = np.random.default_rng(START).normal(size=pulls.users)
     for _ in range(FIRST_STEPS):
-        look = pulls.look(*halved(scores, present), way)
+        above, below = halved(scores, present)
+        look = pulls.look(above, below, way)
         scores = look[1]
     return look
 

@@ -41,7 +41,7 @@ def filtered_tally(
     pulls = unmask(mechanism, ballots, round_key, sides)
     verdict = judge(pulls, RULE if rule is None else rule, coins, memory, way, sides)
     if isinstance(pulls, PackedPulls) and list(tally.counters) == ["stage 0"]:
-        tally.counters["stage 0"][0] += pulls.count(verdict.accepted)
+        pulls.count_into(tally.counters["stage 0"][0], verdict.accepted)
         tally.roll.add(ballots.users[verdict.accepted])
     else:
         tally.add_many(accepted_only(ballots, verdict.accepted))

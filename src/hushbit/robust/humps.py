@@ -14,15 +14,65 @@ from hushbit.kernels.jit import njit
 WIDTHS = 3
 NARROWEST = 4  # windows of a few noises: a group of one mind lies within one
 MOST_BINS = 4096
+MIDDLE_BINS = 256
 NOWHERE = np.inf
 
 
 @njit
 def middle_of(values: NDArray[np.float64], present: NDArray[np.bool_]) -> float:
-    """The median of the present, the upper one of two."""
-    inside = values[present]
-    half = inside.size // 2
-    return float(np.partition(inside, half)[half])
+    """The median of the present, the upper one of two.
+
+    Values are counted in bins first: sorting apart the few in the bin of the median takes a
+    quarter of the time, as it is which way a comparison goes that a processor cannot guess.
+    """
+    users, low, high = 0, np.inf, -np.inf
+    for i in range(values.size):
+        users += present[i]
+        low = min(low, values[i] if present[i] else np.inf)
+        high = max(high, values[i] if present[i] else -np.inf)
+    scale = (MIDDLE_BINS - 1) / (high - low) if 0 < high - low < np.inf else 0.0
+    bins, counts = np.empty(values.size, np.int64), np.zeros(MIDDLE_BINS + 1, np.int64)
+    for i in range(values.size):
+        place = (values[i] - low) * scale
+        known = 0 <= place < MIDDLE_BINS  # not so for what is no number
+        bins[i] = (int(place) if known else 0) if present[i] else MIDDLE_BINS
+        counts[bins[i]] += 1
+    rank, middle = users // 2, 0
+    while rank >= counts[middle]:
+        rank -= counts[middle]
+        middle += 1
+    inside, count = np.empty(values.size), 0
+    for i in range(values.size):
+        inside[count] = values[i]
+        count += bins[i] == middle
+    return float(np.partition(inside[:count], rank)[rank])
+
+
+@njit
+def still_in(coins: NDArray[np.bool_], gone: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Who is marked by neither; if that leaves less than half, who is not by `coins`; else all."""
+    loaded, out = 0, 0
+    for user in range(coins.size):
+        loaded += coins[user]
+        out += coins[user] | gone[user]
+    by_gone, by_coins = 2 * out <= coins.size, 2 * loaded <= coins.size
+    stay = np.empty(coins.size, np.bool_)
+    for user in range(coins.size):
+        stay[user] = not (by_coins & coins[user] | by_gone & gone[user])
+    return stay
+
+
+@njit
+def halved(
+    scores: NDArray[np.float64], present: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """The present above the median of their scores, and the others of them."""
+    middle = middle_of(scores, present)
+    above, below = np.empty(scores.size, np.bool_), np.empty(scores.size, np.bool_)
+    for user in range(scores.size):
+        above[user] = present[user] & (scores[user] > middle)
+        below[user] = present[user] & (scores[user] <= middle)
+    return above, below
 
 
 @njit

@@ -45,6 +45,11 @@ class Memory:
         zeros = np.zeros(whole("users", users, 1))
         return cls(zeros, zeros, zeros, zeros, zeros > 0)
 
+    @property
+    def begun(self) -> bool:
+        """Whether any round has left scores."""
+        return bool(np.count_nonzero(self.shared))
+
     def of(self, users: NDArray[np.integer]) -> "Memory":
         """The rows of some users."""
         return Memory(*(part[users] for part in vars(self).values()))

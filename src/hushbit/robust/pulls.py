@@ -9,7 +9,7 @@ sigma = radius / (2p - 1). Nothing here needs more than the ballots, which are a
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -25,10 +25,19 @@ from hushbit.kernels.threads import spread
 from hushbit.kernels.two_points import count_two_points
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.robust.bits import ZERO_WITHIN, count_rows, score_users, three_levels
+from hushbit.robust.bits import (
+    ZERO_WITHIN,
+    count_rows,
+    directions,
+    laid_out,
+    overlap,
+    score_users,
+    slots_of,
+)
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
+NO_WAY = np.empty(0)
 ROWS_AT_ONCE = 256
 KEPT_ENTRIES = 1 << 28  # up to a gigabyte is decoded once, more is decoded at each look
 Vector = NDArray[np.float64]
@@ -55,59 +64,75 @@ class Pulls(Protocol):
 class PackedPulls:
     """Ballots of two points: a bit an entry, kept packed.
 
-    parts  groups that were counted by themselves, and minus the sum of their y; all users are in
-           one of them, none in two
+    parts  groups that were counted by themselves, nobody in two of them, and minus the sum of
+           their y
     """
 
     def __init__(
-        self, rows: NDArray[np.uint64], dim: int, reach: float, sigma: float = 0.0,
-        parts: Sequence[tuple[Flags, Counter]] = (),
+        self, kept: NDArray[np.uint64], order: NDArray[np.int64], users: int, dim: int,
+        reach: float, sigma: float = 0.0, parts: Sequence[tuple[Flags, Counter]] = (),
     ) -> None:  # fmt: skip
-        self.users, self.dim, self.reach, self.sigma = len(rows), dim, reach, sigma
-        self._words = rows
-        everyone = np.ones(self.users, dtype=np.bool_)
-        self._parts = tuple(parts) or ((everyone, self._counted(everyone)),)
+        self.users, self.dim, self.reach, self.sigma = users, dim, reach, sigma
+        self._kept, self._order, self._parts = kept, order, parts
+
+    @classmethod
+    def of_rows(
+        cls, rows: NDArray[np.uint64], dim: int, reach: float,
+        parts: Sequence[tuple[Flags, Counter]] = (),
+    ) -> "PackedPulls":  # fmt: skip
+        """From one row of bits for each user; those beyond `dim` do not matter."""
+        made = cls(*laid_out(rows), len(rows), dim, reach, parts=parts)
+        if not parts:
+            everyone = np.ones(len(rows), dtype=np.bool_)
+            made._parts = ((everyone, made._counted(everyone)),)
+        return made
 
     def _counted(self, chosen: Flags) -> Counter:
-        counter, users = np.zeros(self.dim, dtype=np.int64), np.flatnonzero(chosen)
-        tiles = -(-self._words.shape[1] // TILE_WORDS)
-        spread(lambda first, last: count_rows(self._words, users, first, last, counter), tiles)
+        kept, order, counter = self._kept, self._order, np.zeros(self.dim, dtype=np.int64)
+        spread(lambda first, last: count_rows(kept, order, chosen, first, last, counter), len(kept))
         return counter
 
     def count(self, chosen: Flags) -> Counter:
-        """The counter that a tally of two points has after the chosen ballots.
-
-        No more than half of a part's ballots are read for it, none where it is chosen whole.
-        """
-        total = np.zeros(self.dim, dtype=np.int64)
+        """The counter that a tally of two points has after the chosen ballots."""
         for part, counter in self._parts:
             if part is chosen:
                 return counter
-            inside = part & chosen
-            missing = np.count_nonzero(part) - np.count_nonzero(inside)
-            if missing <= np.count_nonzero(inside):
+        total = np.zeros(self.dim, dtype=np.int64)
+        self.count_into(total, chosen)
+        return total
+
+    def count_into(self, total: Counter, chosen: Flags) -> None:
+        """Add the counter of the chosen ballots.
+
+        No more than half of a part's ballots are read for it, none where it is chosen whole.
+        """
+        others = np.count_nonzero(chosen)
+        for part, counter in self._parts:
+            inside, missing = overlap(part, chosen)
+            others -= inside
+            if missing <= inside:
                 total += counter
                 if missing:
                     total -= self._counted(part & ~chosen)
-            elif inside.any():
-                total += self._counted(inside)
-        return total
+            elif inside:
+                total += self._counted(part & chosen)
+        if others:
+            for part, _ in self._parts:
+                chosen = chosen & ~part
+            total += self._counted(chosen)
 
     def look(self, above: Flags, below: Flags, way: Vector | None) -> Vector:
         """The scores, directions rounded to three levels: one pass over ballots for all."""
-        rows, up, down = self._words, -self.count(above), -self.count(below)
-        planes = np.zeros((3, 2, rows.shape[1]), dtype=np.uint64)
-        sizes, found = np.empty((3, 3)), np.empty((3, self.users))
-        sizes[2] = 0.0, 1.0, 0.0
-        for row, sign in enumerate((1, -1)):
-            three_levels(up, down, sign, planes[row], sizes[row])
-        if way is not None:
-            three_levels(way, way, 0, planes[2], sizes[2])
+        kept, order, found = self._kept, self._order, np.empty((3, self.users))
+        planes = np.zeros((3, 2, len(kept) * TILE_WORDS), dtype=np.uint64)
+        sizes = np.empty((3, 3))
+        along = NO_WAY if way is None else way
+        directions(self.count(above), self.count(below), along, planes, sizes)
 
         def run(first: int, last: int) -> None:
-            score_users(rows, planes, sizes, above, below, first, last, found)
+            score_users(kept, order, planes, sizes, above, below, first, last, found)
 
-        spread(run, len(rows))
+        spread(run, len(order))
         return found
 
 
@@ -166,15 +191,17 @@ class DecodedPulls:
 
 
 def unmask(
-    mechanism: Mechanism, ballots: Ballots, round_key: RoundKey, parts: Sequence[Flags] = ()
-) -> Pulls:
+    mechanism: Mechanism, ballots: Ballots, round_key: RoundKey,
+    parts: tuple[Flags, Flags] | None = None,
+) -> Pulls:  # fmt: skip
     """The pulls of a round's ballots; mechanisms whose ballots are not bits are refused.
 
-    `parts` are groups of users, nobody in two of them, whose sums will be asked for.
+    `parts` are two groups of users, nobody in both of them, whose sums will be asked for.
     """
+    mechanism.check_bits(ballots.bits)  # kernels trust the width of a row
     inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
     if isinstance(inner, SignRR) or (isinstance(inner, MVU) and inner.bits == 1):
-        return PackedPulls(_whole_words(ballots.payload), inner.dim, _plain_reach(inner))
+        return PackedPulls.of_rows(_whole_words(ballots.payload), inner.dim, _plain_reach(inner))
     if isinstance(inner, CPA) and _one_bit_an_entry(inner):
         return _two_point_pulls(inner, ballots, round_key, parts)
     if isinstance(inner, CPA) or (isinstance(inner, Subset) and inner.inner.preset == "corrected"):
@@ -186,6 +213,7 @@ def unmask(
     )
 
 
+@lru_cache(maxsize=16)
 def largest_norm(mechanism: CPA | Subset) -> float:
     """The largest l2 norm of an honest update: the agreed clip, else what the points reach."""
     cpa = mechanism.inner if isinstance(mechanism, Subset) else mechanism
@@ -193,6 +221,7 @@ def largest_norm(mechanism: CPA | Subset) -> float:
     return edge if cpa.clip is None else min(cpa.clip, edge)
 
 
+@lru_cache(maxsize=16)
 def noise_size(mechanism: CPA | Subset) -> float:
     """sigma: root mean square of one ballot's noise in an entry of its own decoded update."""
     cpa = mechanism.inner if isinstance(mechanism, Subset) else mechanism
@@ -208,26 +237,25 @@ def _one_bit_an_entry(cpa: CPA) -> bool:
 
 
 def _two_point_pulls(
-    cpa: CPA, ballots: Ballots, round_key: RoundKey, parts: Sequence[Flags]
+    cpa: CPA, ballots: Ballots, round_key: RoundKey, parts: tuple[Flags, Flags] | None
 ) -> PackedPulls:
     keys = round_key.users(ballots.users).keys
     payload = np.ascontiguousarray(ballots.payload)
     tiles = -(-cpa.dim // TILE_VOTES)
-    rows = np.empty((len(payload), tiles * TILE_WORDS), dtype=np.uint64)
-    others = np.ones(len(payload), dtype=np.bool_)
-    for part in parts:
-        others ^= part
-    groups = [(part, np.flatnonzero(part), np.zeros(cpa.dim, np.int64)) for part in parts]
-    if others.any():
-        groups.append((others, np.flatnonzero(others), np.zeros(cpa.dim, np.int64)))
+    groups = (np.ones(len(payload), dtype=np.bool_),) if parts is None else parts
+    order, sides = slots_of(groups[0], groups[-1])
+    kept = np.empty((tiles, len(order), TILE_WORDS), dtype=np.uint64)
+    counters = np.zeros((len(groups), cpa.dim), dtype=np.int64)
 
     def run(first: int, last: int) -> None:
-        for _, users, counter in groups:
-            count_two_points(keys, WORD_TAG, 0, payload, users, first, last, counter, rows)
+        count_two_points(
+            keys, WORD_TAG, 0, payload, order, sides, first, last, counters, kept
+        )  # fmt: skip
 
     spread(run, tiles)
-    sigma, counted = noise_size(cpa), [(part, counter) for part, _, counter in groups]
-    return PackedPulls(rows, cpa.dim, largest_norm(cpa) / sigma, sigma, counted)
+    sigma, counted = noise_size(cpa), tuple(zip(groups, counters, strict=True))
+    reach = largest_norm(cpa) / sigma
+    return PackedPulls(kept, order, len(payload), cpa.dim, reach, sigma, counted)
 
 
 def _plain_reach(mechanism: SignRR | MVU) -> float:

@@ -18,7 +18,7 @@ against   A user's scores summed over rounds, in units of their noise, with the 
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -31,12 +31,13 @@ from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.robust.bits import unfair
 from hushbit.robust.humps import NOWHERE, quantiles, valley
+from hushbit.robust.settle import Limits
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
 DIRECTIONS = 2  # the mean, and what users share besides
 COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit,
-COIN_BITS = 4096  # and show it in few
+COIN_BITS = 1024  # and show it in few
 ONE_MIND = 0.5
 STEPS_BACK, TOLERATED = 3.0, 0.03
 UPPER = 0.9  # the spread is read off between the median and this quantile
@@ -79,6 +80,14 @@ class Rule:
     def hump_rate(self) -> float:
         """The chance of one look at one direction."""
         return self.rate / (DIRECTIONS * (self.looks + 2))
+
+    @lru_cache(maxsize=16)  # noqa: B019 - a rule is a few numbers
+    def limits(self, users: int, reach: float) -> Limits:
+        """What decides a round of so many users, as numbers."""
+        return Limits(
+            reach + self.slack(users), self.share, self.hump_rate, self.memory,
+            STEPS_BACK, TOLERATED, self.depth, UPPER, UPPER_SPREADS,
+        )  # fmt: skip
 
     def slack(self, users: int) -> float:
         """z: how far an honest score may leave its mean, but for a chance of rate in a round."""

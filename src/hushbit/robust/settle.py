@@ -1,0 +1,160 @@
+"""A round in which nobody new stands out, compiled: all rules in a few passes over scores.
+
+`hushbit.robust.rules` and `hushbit.robust.filter` say the same rule by rule, and go on where
+somebody does stand out; tests hold this to them. What is left out here changes no decision:
+
+- a median is zero or more if at most half of the values, rounded down, are below zero;
+- who is not `steps_back` below zero is never far behind, so quantiles are read off only where
+  more users than are tolerated are.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.kernels.jit import njit
+from hushbit.robust.humps import NARROWEST, NOWHERE, quantiles, valley
+
+Vector = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+class Limits(NamedTuple):
+    """The numbers of a `Rule` that decide: handed over, as a compiled copy would not change."""
+
+    reach: float
+    share: float
+    hump_rate: float
+    keep: float
+    steps_back: float
+    tolerated: float
+    depth: float
+    upper: float
+    upper_spreads: float
+
+
+class Settled(NamedTuple):
+    """A verdict in arrays. If not `usual`, nothing in it holds: somebody new stands out."""
+
+    usual: bool
+    accepted: Flags
+    against: int
+    mean: Vector
+    way: Vector
+    rounds: Vector
+    gone: Flags
+
+
+@njit
+def settle(
+    look: Vector, above: Flags, below: Flags, loaded: Flags, mean: Vector, way: Vector,
+    rounds: Vector, gone: Flags, limits: Limits,
+) -> Settled:  # fmt: skip
+    """Hear one look, then say who is against the others; arrays as in `Memory` and `judge`."""
+    present = above | below
+    if stands_out(look[0], present, limits) or stands_out(look[1], present, limits):
+        return Settled(False, present, 0, mean, way, rounds, gone)
+    plus = 1.0 if leads_forward(look[0], present) else -1.0
+    mean = limits.keep * mean + plus * look[0]
+    way = limits.keep * way + look[2]
+    rounds = limits.keep**2 * rounds + 1
+    found = against_others(mean, way, rounds, present, gone, limits)
+    removed, both = 0, 0
+    for user in range(found.size):
+        both += loaded[user] | found[user]
+    accepted = np.empty(found.size, np.bool_)
+    for user in range(found.size):
+        leaves = 2 * both <= found.size and found[user] and not loaded[user]
+        removed += leaves
+        accepted[user] = not (loaded[user] or leaves)
+    return Settled(True, accepted, removed, mean, way, rounds, found)
+
+
+@njit
+def stands_out(scores: Vector, present: Flags, limits: Limits) -> bool:
+    """Whether any present user is beyond the reach, or a valley divides the present."""
+    users, farthest = 0, 0.0
+    for user in range(scores.size):
+        users += present[user]
+        farthest = max(farthest, abs(scores[user]) * present[user])
+    least = int(limits.share * users)
+    return bool(
+        farthest > limits.reach
+        or valley(scores, present, least, limits.hump_rate, np.inf) < NOWHERE
+    )
+
+
+@njit
+def leads_forward(scores: Vector, present: Flags) -> bool:
+    """Whether the median of the present, the upper one of two, is zero or more."""
+    users, negative = 0, 0
+    for user in range(scores.size):
+        users += present[user]
+        negative += present[user] & (scores[user] < 0)
+    return negative <= users // 2
+
+
+@njit
+def against_others(
+    mean: Vector, way: Vector, rounds: Vector, present: Flags, gone: Flags, limits: Limits
+) -> Flags:
+    """Who is cut off or far behind by either sum, or was found and is still below zero."""
+    users = mean.size
+    both = np.empty((2, users))
+    for user in range(users):
+        noise = np.sqrt(max(rounds[user], 1.0))
+        both[0, user], both[1, user] = mean[user] / noise, way[user] / noise
+    found = np.zeros(users, np.bool_)
+    for sums in both:
+        if not leads_forward(sums, present):
+            sums *= -1.0
+        add_cut_off(sums, limits, found)
+    apart, known = found.any(), found | gone
+    for sums in both:
+        add_far_behind(sums, present, known, limits, found)
+    count = 0
+    for user in range(users):
+        still = (both[0, user] < 0) | (both[1, user] < 0)
+        found[user] |= gone[user] & still & (not apart)
+        count += found[user]
+    if 2 * count > users:
+        found[:] = False
+    return found
+
+
+@njit
+def add_cut_off(sums: Vector, limits: Limits, found: Flags) -> None:
+    """Mark who stands beyond a valley, below or above."""
+    if sums.max() - sums.min() < 3 * NARROWEST:
+        return  # there is no room for a valley
+    everyone, least = np.ones(sums.size, np.bool_), int(limits.share * sums.size)
+    for sign in (1.0, -1.0):
+        signed = sign * sums
+        cut = valley(signed, everyone, least, limits.hump_rate, -limits.steps_back)
+        if cut < NOWHERE:
+            found |= signed < cut
+
+
+@njit
+def add_far_behind(
+    sums: Vector, present: Flags, known: Flags, limits: Limits, found: Flags
+) -> None:
+    """Mark who stands further below the present than a tail of them does, unless few new do."""
+    most = limits.tolerated * sums.size
+    if newly_below(sums, known, -limits.steps_back) <= most:
+        return
+    middle, upper = quantiles(sums, present, limits.upper)
+    spread = max(1.0, (upper - middle) / limits.upper_spreads)
+    limit = min(-limits.steps_back, middle - limits.depth * spread)
+    if newly_below(sums, known, limit) > most:
+        found |= sums < limit
+
+
+@njit
+def newly_below(sums: Vector, known: Flags, limit: float) -> int:
+    """How many stand below a limit and are not known yet."""
+    count = 0
+    for user in range(sums.size):
+        count += (sums[user] < limit) & (not known[user])
+    return count
