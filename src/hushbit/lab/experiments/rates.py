@@ -15,15 +15,16 @@ RATE_CHOICE = (
     "0.1; each cell shows the one of these two that comes nearer to the published figure (by the "
     "first seed on models beyond the linear one), and the notes show both. Two schemes depend on "
     "more, and tables show all that was tried: Laplace on the MLP, whose seeds differ by twenty "
-    "points at a rate of 0.1, also has 0.07 and 0.05, compared by all seeds; of JoPEQ nothing is "
-    "published but its results, so the radius that it clips to is unknown too."
+    "points at a rate of 0.1, also has 0.05, with as many rounds and with twice as many (the paper "
+    "tells no rounds for the MLP), compared by all seeds; of JoPEQ nothing is published but its "
+    "results, so the radius that it clips to is unknown too."
 )
 JOPEQ_TRIED = (  # rate, radius: those of the other schemes, wider ones, updates as they are (1)
     (1.0, 0.05), (0.1, 0.05), (1.0, 0.1), (0.1, 0.1), (1.0, 0.2), (0.1, 0.2), (1.0, 1.0),
     (1.0, 3.0),
 )  # fmt: skip
 JOPEQ_FEW = JOPEQ_TRIED[:4]  # on models that take long
-UNSTABLE_RATES = (*CODE_RATES, 0.07, 0.05)
+SLOWER_RATE = 0.05  # for what is unstable at the rates of the code
 SHOWN_IN_FULL = ("JoPEQ", "Laplace")  # schemes whose figures hang on what is unknown
 TRIED_METRICS = (
     Metric("accuracy_tried", "test accuracy by what the paper does not tell (%)"),
@@ -49,7 +50,16 @@ def as_in_code(one: Series) -> list[Series]:
             replace(one, settings=replace(one.settings, rate=rate, radius=radius))
             for rate, radius in pairs
         ]
-    return at_rates(*(UNSTABLE_RATES if unstable(one) else CODE_RATES))(one)
+    made = at_rates(*CODE_RATES)(one)
+    if unstable(one):
+        slower = at_rates(SLOWER_RATE)(one)[0]
+        made += [slower, _twice_as_long(slower)]
+    return made
+
+
+def _twice_as_long(one: Series) -> Series:
+    rounds, every = 2 * one.settings.rounds, 2 * one.settings.evaluate_every
+    return replace(one, settings=replace(one.settings, rounds=rounds, evaluate_every=every))
 
 
 def unstable(one: Series) -> bool:
@@ -80,7 +90,7 @@ def nearest(
         notes.append(_note(group, results, best, wanted(one)))
         if one.scheme in SHOWN_IN_FULL and len(group) > len(CODE_RATES):
             for varied, found in zip(group, results, strict=True):
-                cells += _tried(varied, found, wanted(one))
+                cells += _tried(varied, group, found, wanted(one))
     return measure(lab, kept), notes, cells
 
 
@@ -89,17 +99,17 @@ def _scanned(one: Series) -> Series:
     return one if several else replace(one, at_most=1)
 
 
-def _tried(one: Series, outcomes: Sequence[Outcome], wanted: Figures) -> list[Cell]:
+def _tried(
+    one: Series, tried: Sequence[Series], outcomes: Sequence[Outcome], wanted: Figures
+) -> list[Cell]:
     """What one value of the unknown gives, and what was published."""
-    where: Where = {**one.where, "rate": one.settings.local_rate}
-    if one.settings.radius is not None:
-        where["radius"] = one.settings.radius
+    where: Where = {**one.where, **_unlike(one, tried)}
     here, made = replace(one, where=where), []
-    for tried, metric in zip(TRIED_METRICS, UNITS, strict=True):
+    for shown, metric in zip(TRIED_METRICS, UNITS, strict=True):
         values = [getattr(outcome, metric) for outcome in outcomes]
         if metric in wanted and None not in values:
-            made.append(published(one.scheme, where, tried.metric, wanted[metric]))
-            made.append(cell_of(here, tried.metric, values))
+            made.append(published(one.scheme, where, shown.metric, wanted[metric]))
+            made.append(cell_of(here, shown.metric, values))
     return made
 
 
@@ -137,7 +147,14 @@ def _shown(accuracy: float, ratio: float) -> str:
 
 
 def _what(one: Series, tried: Sequence[Series]) -> str:
-    """What sets a variant apart: its rate, and its radius where that differs too."""
-    radii = {other.settings.radius for other in tried}
-    radius = f", radius {one.settings.radius:g}" if len(radii) > 1 else ""
-    return f"rate {one.settings.local_rate:g}{radius}"
+    """What sets a variant apart: its rate, and radius and rounds where they differ too."""
+    parts = [f"{name} {value:g}" for name, value in _unlike(one, tried).items()]
+    return ", ".join(parts)
+
+
+def _unlike(one: Series, tried: Sequence[Series]) -> dict[str, float]:
+    found = {"rate": one.settings.local_rate}
+    for name in ("radius", "rounds"):
+        if len({getattr(other.settings, name) for other in tried}) > 1:
+            found[name] = getattr(one.settings, name)
+    return found
