@@ -159,8 +159,8 @@ CHOICES = (
     "and radii offered to that rule were narrowed after trial runs on seed 0, which saw test "
     "figures, and on a tuning seed, which did not.",
     "JoPEQ and corrected Laplace have one seed on the MLP and do not run on CNN3, for time; "
-    "everything on CIFAR-10 has one seed. Laplace and JoPEQ are drawn as sums of all users: noise of the same law (corrected "
-    "Laplace) or a Gaussian of the same mean and variance.",
+    "everything on CIFAR-10 has one seed. Laplace and JoPEQ are drawn as sums of all users: noise "
+    "of the same law (corrected Laplace) or a Gaussian of the same mean and variance.",
 )
 _ABOUT = "Test accuracy of six schemes with 1000 users at epsilon 0.5 per bit (or entry)"
 ARCHITECTURES = Experiment(
