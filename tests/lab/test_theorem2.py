@@ -1,5 +1,7 @@
 """Theorem 2 with small sizes: below the bound at every t, and decaying like 1/t."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -47,3 +49,8 @@ def test_bound_by_hand():
     value = convergence_bound(facts, steps=1, users=10, blocks=4, scale=2.0, term=5.0, t=2)
     assert value == pytest.approx(0.1 * (1 + b))
     assert step_size(facts, 1, 2) == pytest.approx(0.1)
+
+
+def test_one_point_has_no_slope():
+    assert math.isnan(decay({0.0: 1.0, 1.0: 0.5}))
+    assert decay({1.0: 1.0, 10.0: 0.1}) == pytest.approx(-1)

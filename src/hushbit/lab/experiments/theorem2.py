@@ -181,9 +181,11 @@ def check(cells: list[Cell], steps: int) -> list[Check]:
 
 
 def decay(line: dict[float, float]) -> float:
-    """Slope of log value over log t in the last decade."""
+    """Slope of log value over log t in the last decade; NaN where that is a single point."""
     last = max(line)
-    points = [(math.log(t), math.log(v)) for t, v in line.items() if t >= last / 10]
+    points = [(math.log(t), math.log(v)) for t, v in line.items() if t >= max(last / 10, 1)]
+    if len(points) < 2:
+        return math.nan
     x, y = np.array(points).T
     return float(np.polyfit(x, y, 1)[0])
 
