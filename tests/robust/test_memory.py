@@ -1,12 +1,14 @@
 """What is remembered of users: exact sums, and small pushes that only many rounds tell."""
 
+import math
+
 import numpy as np
 import pytest
 
 from hushbit.errors import InvalidInput
 from hushbit.robust.filter import judge, turned
 from hushbit.robust.memory import Memory
-from hushbit.robust.rules import Rule
+from hushbit.robust.rules import SET_BACK, Rule
 from robust.test_look import packed, planted, votes
 
 USERS, DIM = 400, 500
@@ -73,7 +75,7 @@ def test_honest_users_stay_over_rounds_even_if_few_gain_nothing(seed):
 
 def test_who_comes_round_is_counted_again():
     memory, accepted = Memory.fresh(USERS), []
-    for number in range(60):
+    for number in range(90):
         bad = number < 15
         places = np.where(np.arange(USERS) < 80, -2.0 if bad else 1.0, 1.0)
         means, axis = planted(USERS, DIM, places)
@@ -81,7 +83,7 @@ def test_who_comes_round_is_counted_again():
         memory = verdict.memory
         accepted.append(verdict.accepted[:80].mean())
     assert accepted[14] < 0.05
-    assert accepted[59] > 0.95
+    assert accepted[89] > 0.95
 
 
 def test_who_was_found_stays_out_while_rounds_say_nothing():
@@ -115,3 +117,43 @@ def test_a_majority_is_never_against_the_others():
     places = np.where(np.arange(USERS) < 240, -3.0, 3.0)
     for verdict in rounds_of(places, 12):
         assert 2 * verdict.accepted.sum() >= USERS
+
+
+def judged_after(mean, way, gone=False):
+    """Whom a round of pure noise leaves out, the sums of earlier rounds being these."""
+    rounds, keep = 10.0, Rule().memory
+    before = math.sqrt(keep**2 * rounds + 1) / keep
+    sums = (np.full(USERS, before * np.asarray(part)) for part in (mean, way))
+    shared = np.random.default_rng(3).normal(size=USERS)
+    memory = Memory(*sums, np.full(USERS, rounds), shared, np.full(USERS, gone))
+    means, axis = planted(USERS, DIM, 0.0)
+    return ~judge(packed(votes(means, 1)), Rule(), None, memory, axis).accepted
+
+
+def test_a_tail_that_training_leaves_behind_stays_and_a_coalition_does_not():
+    """Up to a tenth below on the model's way, but not on the others' mean."""
+    for share, expected in ((SET_BACK - 0.02, False), (SET_BACK + 0.05, True)):
+        some = np.arange(USERS) < share * USERS
+        out = judged_after(2.0, np.where(some, -9.0, 1.0))
+        assert (out[some] == expected).all()
+        assert not out[~some].any()
+    some = np.arange(USERS) < (SET_BACK - 0.02) * USERS
+    assert judged_after(np.where(some, -9.0, 1.0), 2.0)[some].all()
+
+
+@pytest.mark.parametrize(("mean", "way"), [(0.7, 2.0), (4.0, 0.2), (4.0, 8.0), (11.0, 2.0)])
+def test_who_was_found_stays_out_unless_it_stands_with_the_others(mean, way):
+    """Beside users at 2 and 1: barely above zero, or far ahead on either sum."""
+    known = np.arange(USERS) < 40
+    sums = np.where(known, mean, 2.0), np.where(known, way, 1.0)
+    assert judged_after(*sums, known)[known].mean() > 0.9
+    assert not judged_after(*sums).any()  # nobody would be found anew
+    back = judged_after(np.where(known, 4.0, 2.0), np.where(known, 2.0, 1.0), known)
+    assert back[known].mean() < 0.1
+
+
+def test_found_before_and_newly_found_leave_a_majority():
+    """Those found now go alone if with those of earlier rounds they were more than half."""
+    known, new = np.arange(USERS) >= 0.6 * USERS, np.arange(USERS) < 0.12 * USERS
+    out = judged_after(np.where(new, -9.0, 4.0), np.where(known, -1.5, 1.0), known)
+    assert (out == new).all()

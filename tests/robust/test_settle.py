@@ -10,7 +10,7 @@ from hushbit.robust.filtered import filtered_tally
 from hushbit.robust.humps import halved, middle_of, still_in
 from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import unmask
-from hushbit.robust.rules import STEPS_BACK, TOLERATED, Rule
+from hushbit.robust.rules import SET_BACK, STEPS_BACK, TOLERATED, Rule
 from hushbit.robust.settle import against_others
 
 RULE = Rule()
@@ -35,7 +35,8 @@ def drawn(rng, users, kind):
     if kind == "two humps":
         return noise + rng.choice([-1, 1]) * rng.uniform(5, 50) * some + rng.normal(0, 4)
     if kind == "tail":
-        count = min(users, max(0, round(users * TOLERATED) + int(rng.integers(-2, 3))))
+        edge = rng.choice([TOLERATED, SET_BACK])
+        count = min(users, max(0, round(users * edge) + int(rng.integers(-2, 3))))
         noise = np.abs(noise)
         noise[:count] = -STEPS_BACK - rng.choice([0.0, 1e-9, 3.0], count)
         return noise
@@ -147,7 +148,7 @@ def test_users_who_come_back_are_counted_though_no_half_holds_them():
     ballots = mechanism.encode_many(
         np.zeros((users, 5000)), key.users(np.arange(users)), SeededCoins(0)
     )
-    sums, gone = np.full(users, 5.0), np.arange(users) < 20
+    sums, gone = np.full(users, 8.0), np.arange(users) < 20
     memory = Memory(sums, sums, np.ones(users), np.arange(users) - 30.0, gone)
     tally, verdict = filtered_tally(mechanism, ballots, key, memory=memory, way=np.ones(5000))
     assert verdict.removed == 0

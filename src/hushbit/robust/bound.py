@@ -14,11 +14,14 @@ Over rounds, h being the spread of honest users along the direction in noises (h
 very worst: half of them at either end of the clip), a user who pushes against
 the way that the model has come, or against the others' mean, by s noises a round has a sum of
 -s · sqrt(w) in units of its noise, w = (1 + memory) / (1 - memory). It stays with a chance of at
-most 0.13 % unless s <= lasting / (f sigma),
+most 0.13 % unless
 
-    lasting = f · sigma · (max(STEPS_BACK, z_tail · sqrt(1 + w h²)) + STEPS_BACK) / sqrt(w)
+    s <= S = (max(STEPS_BACK, z_tail · sqrt(1 + w h²)) + STEPS_BACK) / sqrt(w)
 
-per round on average, for honest sums that are Gaussian around a median of zero or more.
+per round on average, for honest sums that are Gaussian around a median of zero or more; but for a
+share of SET_BACK of all users, which training may leave behind, so that nothing is concluded from:
+
+    lasting = min(f, SET_BACK) · (clip + z · sigma) + max(f - SET_BACK, 0) · S · sigma
 """
 
 import math
@@ -30,7 +33,7 @@ from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.pulls import largest_norm, noise_size
-from hushbit.robust.rules import STEPS_BACK, Rule
+from hushbit.robust.rules import SET_BACK, STEPS_BACK, Rule
 from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
@@ -81,11 +84,12 @@ def worst_shift(
     window = (1 + rule.memory) / (1 - rule.memory)
     depth = rule.depth * math.sqrt(1 + window * spread**2)
     pushed = (max(STEPS_BACK, depth) + STEPS_BACK) / math.sqrt(window)
+    once, few = longest + rule.slack(users) * sigma, min(share, SET_BACK)
     return Shift(
         attackers=share,
         open=share * sigma * math.sqrt(dim),
-        accepted=share * (longest + rule.slack(users) * sigma),
-        lasting=share * pushed * sigma,
+        accepted=share * once,
+        lasting=few * once + (share - few) * min(pushed * sigma, once),
     )
 
 

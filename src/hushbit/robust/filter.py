@@ -26,12 +26,14 @@ from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import Pulls, Vector, unmask
 from hushbit.robust.rules import (
     ONE_MIND,
+    SET_BACK,
     Rule,
     beyond_reach,
     cut_off,
     far_behind,
     loaded_coins,
     other_minds,
+    with_others,
 )
 from hushbit.robust.settle import settle
 
@@ -173,16 +175,18 @@ def look_from_chance(pulls: Pulls, present: Flags, way: Vector | None) -> Vector
 
 
 def _by_many_rounds(memory: Memory, present: Flags, rule: Rule) -> Flags:
-    """Who is found against the others; where no valley says so, also who was and is still.
-
-    Sums fade when directions say little, so that they are small is no sign of having come round.
-    """
+    """Who is found against the others; where no valley says so, also who was and is not back."""
     noise = np.sqrt(np.maximum(memory.rounds, 1.0))
     both = [turned(sums / noise, present) for sums in (memory.mean, memory.way)]
     apart = cut_off(both[0], rule) | cut_off(both[1], rule)
     known = apart | memory.gone
-    gone = apart | far_behind(both[0], present, known, rule)
-    gone |= far_behind(both[1], present, known, rule)
+    found = apart | far_behind(both[0], present, known, rule)
+    found |= far_behind(both[1], present, known, rule, SET_BACK)
+    held = np.zeros_like(found)
     if memory.gone.any() and not apart.any():
-        gone |= memory.gone & ((both[0] < 0) | (both[1] < 0))
-    return gone if few(gone) else np.zeros_like(gone)
+        back = with_others(both[0], present, rule) & with_others(both[1], present, rule)
+        held = memory.gone & ~back
+    for gone in (found | held, found):
+        if few(gone):
+            return gone
+    return np.zeros_like(found)

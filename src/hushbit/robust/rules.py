@@ -13,7 +13,9 @@ against   A user's scores summed over rounds, in units of their noise, with the 
           `cut_off`. Or, `far_behind`, more than STEPS_BACK below zero,
           where the noise of an honest user who is not set back by training comes with a chance of
           0.13 %, and below median - z · spread, spread from the median up, where a share `tail` of
-          users with Gaussian sums lies; only if more than TOLERATED of all users newly do.
+          users with Gaussian sums lies; only if more than TOLERATED of all users newly do, and on
+          the model's way only if more than SET_BACK do: training sets some honest users back.
+          Who was found is out, where there is no valley, until `with_others` on both sums.
 """
 
 import math
@@ -40,6 +42,7 @@ COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit,
 COIN_BITS = 1024  # and show it in few
 ONE_MIND = 0.5
 STEPS_BACK, TOLERATED = 3.0, 0.03
+SET_BACK = 0.1  # of an MLP's honest users up to 7.6 % at once were far behind on its way
 UPPER = 0.9  # the spread is read off between the median and this quantile
 UPPER_SPREADS = NormalDist().inv_cdf(UPPER)
 # A ballot that sways the others' weights within a round scores with a variance of up to 2.5.
@@ -86,7 +89,7 @@ class Rule:
         """What decides a round of so many users, as numbers."""
         return Limits(
             reach + self.slack(users), self.share, self.hump_rate, self.memory,
-            STEPS_BACK, TOLERATED, self.depth, UPPER, UPPER_SPREADS,
+            STEPS_BACK, TOLERATED, SET_BACK, self.depth, UPPER, UPPER_SPREADS,
         )  # fmt: skip
 
     def slack(self, users: int) -> float:
@@ -138,10 +141,27 @@ def cut_off(sums: Vector, rule: Rule) -> Flags:
     return np.asarray(below | (-sums < (high if high < NOWHERE else -NOWHERE)))
 
 
-def far_behind(sums: Vector, present: Flags, known: Flags, rule: Rule) -> Flags:
-    """Who stands further below the present than a tail of them does; nobody if few but `known`."""
+def far_behind(
+    sums: Vector, present: Flags, known: Flags, rule: Rule, natural: float = 0.0
+) -> Flags:
+    """Who stands further below the present than a tail of them does.
+
+    Nobody if few of them are not `known`, or no more than a `natural` share of all users do.
+    """
     middle, upper = quantiles(sums, present, UPPER)
     spread = max(1.0, (upper - middle) / UPPER_SPREADS)
     limit = min(-STEPS_BACK, middle - rule.depth * spread)
     out = np.asarray(sums < limit)
-    return out if np.count_nonzero(out & ~known) > TOLERATED * out.size else out & False
+    many = np.count_nonzero(out) > natural * out.size
+    return out if many and np.count_nonzero(out & ~known) > TOLERATED * out.size else out & False
+
+
+def with_others(sums: Vector, present: Flags, rule: Rule) -> Flags:
+    """Who stands with the better half of the present, or clearly forward, and not far ahead.
+
+    Sums fade when directions say little, so that they are small is no sign of having come round.
+    """
+    middle, upper = quantiles(sums, present, UPPER)
+    spread = max(1.0, (upper - middle) / UPPER_SPREADS)
+    ahead = max(STEPS_BACK, middle + rule.depth * spread)
+    return np.asarray((sums >= min(STEPS_BACK, middle)) & (sums <= ahead))

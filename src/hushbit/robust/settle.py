@@ -5,7 +5,8 @@ somebody does stand out; tests hold this to them. What is left out here changes 
 
 - a median is zero or more if at most half of the values, rounded down, are below zero;
 - who is not `steps_back` below zero is never far behind, so quantiles are read off only where
-  more users than are tolerated are.
+  more users than are tolerated are;
+- the median is never below zero, so nobody is back who is.
 """
 
 from typing import NamedTuple
@@ -29,6 +30,7 @@ class Limits(NamedTuple):
     keep: float
     steps_back: float
     tolerated: float
+    set_back: float
     depth: float
     upper: float
     upper_spreads: float
@@ -99,7 +101,7 @@ def leads_forward(scores: Vector, present: Flags) -> bool:
 def against_others(
     mean: Vector, way: Vector, rounds: Vector, present: Flags, gone: Flags, limits: Limits
 ) -> Flags:
-    """Who is cut off or far behind by either sum, or was found and is still below zero."""
+    """Who is cut off or far behind by either sum, or was found and is not back."""
     users = mean.size
     both = np.empty((2, users))
     for user in range(users):
@@ -111,16 +113,35 @@ def against_others(
             sums *= -1.0
         add_cut_off(sums, limits, found)
     apart, known = found.any(), found | gone
-    for sums in both:
-        add_far_behind(sums, present, known, limits, found)
-    count = 0
-    for user in range(users):
-        still = (both[0, user] < 0) | (both[1, user] < 0)
-        found[user] |= gone[user] & still & (not apart)
-        count += found[user]
-    if 2 * count > users:
+    add_far_behind(both[0], present, known, 0.0, limits, found)
+    add_far_behind(both[1], present, known, limits.set_back, limits, found)
+    if not apart:
+        all_told = found.copy()
+        add_held(both, present, gone, limits, all_told)
+        if 2 * np.count_nonzero(all_told) <= users:
+            return all_told
+    if 2 * np.count_nonzero(found) > users:
         found[:] = False
     return found
+
+
+@njit
+def add_held(both: Vector, present: Flags, gone: Flags, limits: Limits, found: Flags) -> None:
+    """Mark who was found before and does not stand with the others on both sums."""
+    if not ((both[0] >= 0) & (both[1] >= 0) & gone).any():
+        found |= gone
+        return
+    least, most = np.empty(2), np.empty(2)
+    for row in range(2):
+        middle, upper = quantiles(both[row], present, limits.upper)
+        spread = max(1.0, (upper - middle) / limits.upper_spreads)
+        least[row] = min(limits.steps_back, middle)
+        most[row] = max(limits.steps_back, middle + limits.depth * spread)
+    for user in range(gone.size):
+        back = True
+        for row in range(2):
+            back &= (both[row, user] >= least[row]) & (both[row, user] <= most[row])
+        found[user] |= gone[user] & (not back)
 
 
 @njit
@@ -138,23 +159,23 @@ def add_cut_off(sums: Vector, limits: Limits, found: Flags) -> None:
 
 @njit
 def add_far_behind(
-    sums: Vector, present: Flags, known: Flags, limits: Limits, found: Flags
+    sums: Vector, present: Flags, known: Flags, natural: float, limits: Limits, found: Flags
 ) -> None:
-    """Mark who stands further below the present than a tail of them does, unless few new do."""
-    most = limits.tolerated * sums.size
-    if newly_below(sums, known, -limits.steps_back) <= most:
+    """Mark who stands further below the present than a tail of them does, unless few do."""
+    new, everyone = limits.tolerated * sums.size, natural * sums.size
+    if below(sums, ~known, -limits.steps_back) <= new:
         return
     middle, upper = quantiles(sums, present, limits.upper)
     spread = max(1.0, (upper - middle) / limits.upper_spreads)
     limit = min(-limits.steps_back, middle - limits.depth * spread)
-    if newly_below(sums, known, limit) > most:
+    if below(sums, ~known, limit) > new and np.count_nonzero(sums < limit) > everyone:
         found |= sums < limit
 
 
 @njit
-def newly_below(sums: Vector, known: Flags, limit: float) -> int:
-    """How many stand below a limit and are not known yet."""
+def below(sums: Vector, counted: Flags, limit: float) -> int:
+    """How many of those counted stand below a limit."""
     count = 0
     for user in range(sums.size):
-        count += (sums[user] < limit) & (not known[user])
+        count += (sums[user] < limit) & counted[user]
     return count
