@@ -125,7 +125,8 @@ def test_tensors_do_not_touch_each_other():
 
 @pytest.mark.parametrize(("mean", "noise"), [
     (np.ones(870), -1.0), (np.ones(870), np.nan), (np.ones(869), 0.1), (np.ones((2, 435)), 0.1),
-    (np.ones(870), "0.1"),
+    (np.ones(870), "0.1"), (np.full(870, np.nan), 1.0), (np.r_[np.ones(869), np.inf], 1.0),
+    (None, 1.0), (np.ones(870, dtype=int), 1.0),
 ])  # fmt: skip
 def test_bad_values_are_refused_and_leave_no_trace(mean, noise):
     best, fresh = BestGuess(SHAPES, IMAGE), BestGuess(SHAPES, IMAGE)
@@ -133,3 +134,19 @@ def test_bad_values_are_refused_and_leave_no_trace(mean, noise):
         best.guess(mean, noise)
     seen = np.random.default_rng(6).normal(size=870)
     assert np.array_equal(best.guess(seen, 0.1), fresh.guess(seen, 0.1))
+
+
+@pytest.mark.parametrize(("shapes", "image"), [
+    ([], None), ([(0, 3)], None), ([(2, -3)], None), ([(2, 4)], (2, 2)), ([(2, 2.5)], None),
+])  # fmt: skip
+def test_senseless_models_are_refused(shapes, image):
+    with pytest.raises(InvalidInput):
+        BestGuess(shapes, image)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e200])
+def test_noise_below_rounding_leaves_a_copy_of_the_mean(scale):
+    mean = scale * np.arange(1.0, 871.0)
+    guess = BestGuess(SHAPES, IMAGE).guess(mean, 1e-300)
+    assert np.array_equal(guess, mean)
+    assert guess is not mean

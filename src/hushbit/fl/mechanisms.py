@@ -57,7 +57,10 @@ def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> M
         raise InvalidInput(f"mechanism {name} does not take {listed}; leave it out")
     by_message = "epsilon_per_message" in given
     if "epsilon_per_bit" in TAKES[name] and settings.epsilon_per_bit is None and not by_message:
-        raise InvalidInput(f"mechanism {name} needs --epsilon-per-bit: privacy has no default")
+        other = " or --epsilon-per-message" if "epsilon_per_message" in TAKES[name] else ""
+        raise InvalidInput(
+            f"mechanism {name} needs --epsilon-per-bit{other}: privacy has no default"
+        )
     rotate = given.pop("rotate", False)
     if name == "cpa-auto":
         return _auto(settings, model, local)

@@ -28,6 +28,7 @@ from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
 QUANTILES = 2001
+MOST_STAGES = 8
 
 
 @dataclass(frozen=True)
@@ -203,15 +204,18 @@ def _per_bit(
 def _cheapest(assumed: Assumptions, level: float, k: int, bits: float) -> Mechanism:
     """The least noisy mechanism of so many bits per entry whose k is at least as wished."""
     number = positive("bits_per_entry", bits)
-    if number > 1 and number != int(number):
-        raise InvalidInput(f"bits_per_entry above 1 must be whole: stages; got {bits!r}")
+    if number > 1 and (number != int(number) or number > MOST_STAGES):
+        raise InvalidInput(
+            f"bits per entry may be at most 1, or a whole number of stages up to {MOST_STAGES}; "
+            f"got {bits!r}"
+        )
     if number <= 1:
         inner = CPA(assumed.dim, level, assumed.radius, points=2 * k)
         report = max(1, int(number * assumed.dim))
         return inner if report == assumed.dim else Subset(inner, report)
     choices = [
         NestedCPA(assumed.dim, level, assumed.radius, stages=tuple(2 * part for part in parts))
-        for parts in _splits(k, whole("bits_per_entry", int(number), 2, 8))
+        for parts in _splits(k, int(number))
     ]
     return min(choices, key=lambda mechanism: noise_per_user(mechanism, assumed.user_rms))
 

@@ -10,6 +10,7 @@ sees and nothing else:
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,12 +106,18 @@ class AutoCPA(NormVote):
 
     def resumed(self, state: State) -> "AutoCPA":
         """The mechanism of the same budget in a state that `state` gave."""
-        numbers = {name: value for name, value in state.items() if name != "belief"}
-        if set(numbers) != {"signal", "ceiling"} or "belief" not in state:
+        if not isinstance(state, Mapping) or set(state) != {"belief", "signal", "ceiling"}:
             raise InvalidInput("a tuning state holds belief, signal and ceiling, as state gives it")
-        if any(value.shape != (1,) for value in numbers.values()) or not state["ceiling"][0] > 0:
-            raise InvalidInput("signal and ceiling of a tuning state are one number each")
-        signal, ceiling = (float(state[name][0]) for name in ("signal", "ceiling"))
+        numbers = [state["signal"], state["ceiling"]]
+        if not all(isinstance(v, np.ndarray) and v.shape == (1,) and v.dtype.kind in "fiu"
+                   for v in numbers):  # fmt: skip
+            raise InvalidInput("signal and ceiling of a tuning state are arrays of one number")
+        signal, ceiling = (float(value[0]) for value in numbers)
+        if not (0 <= signal <= 1 and ceiling > 0):
+            raise InvalidInput(
+                f"a tuning state has a signal from 0 to 1 and a ceiling above 0; got {signal!r} "
+                f"and {ceiling!r}"
+            )
         return AutoCPA(self.budget, NormBelief(state["belief"]), signal, ceiling)
 
 

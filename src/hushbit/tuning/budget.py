@@ -37,7 +37,11 @@ class Budget:
         if (self.epsilon_per_bit is None) == (self.epsilon_per_message is None):
             raise InvalidInput("give epsilon_per_bit or epsilon_per_message, one of them")
         if (self.epsilon_per_message is None) != (self.delta is None):
-            raise InvalidInput("epsilon_per_message needs delta (0 for a pure one); no other does")
+            raise InvalidInput(
+                "epsilon_per_message needs delta (0 for a pure one; --message-delta of a run), and "
+                f"epsilon_per_bit takes none; got epsilon_per_message = "
+                f"{self.epsilon_per_message!r}, delta = {self.delta!r}"
+            )
         if self.epsilon_per_bit is not None:
             positive("epsilon_per_bit", self.epsilon_per_bit, infinite=True)
             return

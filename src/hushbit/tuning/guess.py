@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.checks import real
+from hushbit.checks import real, whole
 from hushbit.errors import InvalidInput
 from hushbit.tuning.wiener import kept_share
 
@@ -47,6 +47,10 @@ class BestGuess:
     """
 
     def __init__(self, shapes: Sequence[Shape], image: tuple[int, int, int] | None = None) -> None:
+        if not shapes or any(whole("a side", side, 1) < 1 for shape in shapes for side in shape):
+            raise InvalidInput("shapes must hold the shape of at least one tensor")
+        if image is not None and len(image) != 3:
+            raise InvalidInput(f"image is (channels, height, width); got {image!r}")
         self._tensors = [_Tensor(tuple(shape), image) for shape in shapes]
         self._ends = np.cumsum([math.prod(shape) for shape in shapes])
 
@@ -54,11 +58,17 @@ class BestGuess:
         """The best guess of this round's mean."""
         if not 0 <= real("noise", noise) < math.inf:
             raise InvalidInput(f"noise is a variance, at least 0; got {noise!r}")
-        if mean.shape != (self._ends[-1],):
-            raise InvalidInput(f"shapes hold {self._ends[-1]} entries; the mean has {mean.shape}")
-        if noise == 0:
-            return mean
-        unit = math.sqrt(noise)
+        mean = np.asarray(mean)
+        if mean.shape != (self._ends[-1],) or mean.dtype.kind != "f":
+            raise InvalidInput(
+                f"the mean must hold {self._ends[-1]} real numbers; got {mean.dtype} {mean.shape}"
+            )
+        # In units of a noise that rounding alone exceeds squares overflow: then there is none.
+        largest, unit = float(np.abs(mean).max()), math.sqrt(noise)
+        if not math.isfinite(largest):
+            raise InvalidInput("the mean must be finite; got NaN or infinite entries")
+        if unit <= 1e-12 * largest:
+            return np.array(mean, dtype=np.float64)
         parts = np.split(mean / unit, self._ends[:-1])
         pairs = zip(self._tensors, parts, strict=True)
         return np.concatenate([tensor.guess(part) for tensor, part in pairs]) * unit

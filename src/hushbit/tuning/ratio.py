@@ -30,7 +30,7 @@ SIZE_SPREAD = 0.6
 """Standard deviation of users' log2 norms that predictions take for granted."""
 
 RATIOS = np.geomspace(0.5, 8.0, 81)
-"""Below half a spread, smaller points gain less than 0.4 dB: bits are all but signs there."""
+"""Below half a spread, smaller points gain less than half a decibel: bits are nearly signs."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 _SIZES = 2.0 ** (SIZE_SPREAD * _NODES)
