@@ -71,7 +71,7 @@ def test_smooth_layers_gain_in_the_first_round():
 
 
 def test_rounds_with_directions_in_common_gain_over_time():
-    """Rows mix the same three patterns, new in each round: ten rounds know the patterns."""
+    """Rows mix the same three patterns, new in each round: earlier rounds know the patterns."""
     rng, noise = np.random.default_rng(2), 1.0
     patterns = rng.normal(size=(3, 144))
     best = BestGuess(SHAPES)

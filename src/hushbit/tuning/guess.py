@@ -31,8 +31,8 @@ from hushbit.tuning.wiener import kept_share
 Floats = NDArray[np.float64]
 Shape = tuple[int, ...]
 
-ROUNDS = 10
-"""Rounds that are looked at together; with five or twenty the SNR is a tenth of a decibel lower."""
+ROUNDS = 5
+"""Rounds that are looked at together; ten or twenty would gain a few tenths of a decibel."""
 
 BAND = 2.0
 """Width of a band in half-waves over the image."""

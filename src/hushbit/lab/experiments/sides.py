@@ -82,7 +82,7 @@ TUNING_CHOICE = (
 )
 SNR_CHOICE = (
     "SNR of the best guess: that of the server's best guess of a round's mean, which shrinks the "
-    "singular values of the decoded updates of the last ten rounds together by what is known of "
+    "singular values of the decoded updates of the last five rounds together by what is known of "
     "the noise, and the frequencies of a layer that reads an image. It is made of what was sent "
     "anyway, so it costs no privacy; the published decoder does not know its noise. Models are "
     "trained by the decoded update itself, whose SNR is shown as well."
