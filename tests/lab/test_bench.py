@@ -149,3 +149,17 @@ def test_experiments_run_side_by_side_and_the_first_error_is_told(tmp_path):
 
     with pytest.raises(InvalidInput, match="no such data"):
         list(reproduce_together([(_experiment("bad", fails), lab, "bad")]))
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads what Linux tells")
+def test_every_worker_is_born_with_one_thread():
+    """Libraries read these settings when a process starts; later is too late."""
+    bench = Bench(2)
+    try:
+        pids = list(bench._started()._processes)
+        assert len(pids) == 2
+        for pid in pids:
+            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            assert {b"OMP_NUM_THREADS=1", b"HUSHBIT_THREADS=1"} <= set(told)
+    finally:
+        bench.close()

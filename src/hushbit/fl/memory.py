@@ -5,19 +5,34 @@ freed: training of large models would grow by some megabytes a round for as long
 """
 
 import ctypes
+import resource
 import sys
 from collections.abc import Callable
 from functools import cache
 
 WORTH_IT = 64 << 20
-"""Bytes of updates in a job from which on giving back takes no noticeable time."""
+"""Bytes of updates in a job from which on a process may grow by much."""
+
+GROWN = 256 << 20
+"""Bytes that a process may grow before it gives back: pages that are used again cost time."""
+
+_after = {"giving back": 0}
 
 
 def give_back(used: int) -> None:
-    """Return free pages to the system after a job that used so many bytes, if it can be asked."""
+    """Return free pages to the system after a job that used so many bytes, if it has grown."""
     trim = _trim()
-    if trim is not None and used >= WORTH_IT:
+    if trim is None or used < WORTH_IT:
+        return
+    if resident() > _after["giving back"] + GROWN:
         trim(0)
+        _after["giving back"] = resident()
+
+
+def resident() -> int:
+    """Bytes of this process that lie in memory; Linux only."""
+    with open("/proc/self/statm", encoding="ascii") as told:
+        return int(told.read().split()[1]) * resource.getpagesize()
 
 
 @cache

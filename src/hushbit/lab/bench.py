@@ -75,7 +75,9 @@ class Bench:
             with one_thread_each():
                 method = get_context("spawn")
                 self._pool = ProcessPoolExecutor(self._workers, method, initializer=one_thread)
-                self._pool.submit(one_thread)
+                # Each of these starts a process, which must be born with the settings in force.
+                for _ in range(self._workers):
+                    self._pool.submit(one_thread)
         return self._pool
 
     def _finish(self, job: "Future[Outcome]", settings: Settings, made: "Future[Outcome]") -> None:
