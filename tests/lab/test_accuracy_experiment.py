@@ -68,6 +68,18 @@ def test_gaps_are_judged(auto, holds):
     assert "gap" in check.figure
 
 
+def test_seeds_on_which_vanilla_failed_do_not_make_a_gap_look_small():
+    def cell(scheme, seeds):
+        mean = sum(seeds) / len(seeds)
+        return Cell(scheme, "corrected", TASKS[0].where, "accuracy", mean, mean, mean, seeds)
+
+    vanilla, auto = (25.0, 90.0, 90.4, 91.0), (89.0, 89.0, 89.4, 90.0)
+    check = gap_check([cell(VANILLA, vanilla), cell(AUTO, auto)], TASKS[0])
+    assert not check.holds
+    assert "gap 1.00" in check.figure
+    assert "vanilla failed (25.00 %)" in check.figure
+
+
 def test_a_lab_has_what_tuning_needs():
     assert all(hasattr(Lab, name) for name in ("run", "rounds_of", "measure"))
 

@@ -157,3 +157,15 @@ def test_found_before_and_newly_found_leave_a_majority():
     known, new = np.arange(USERS) >= 0.6 * USERS, np.arange(USERS) < 0.12 * USERS
     out = judged_after(np.where(new, -9.0, 4.0), np.where(known, -1.5, 1.0), known)
     assert (out == new).all()
+
+
+@pytest.mark.parametrize("bad", [
+    np.full(3, np.nan), np.full(3, np.inf), np.zeros(2), np.zeros((3, 1)), np.zeros(3, complex),
+    np.array(["a", "b", "c"]),
+])  # fmt: skip
+@pytest.mark.parametrize("name", ["mean", "shared", "gone"])
+def test_a_damaged_memory_is_refused(name, bad):
+    state = Memory.fresh(3).state
+    assert Memory.resumed(state).mean.tolist() == [0, 0, 0]
+    with pytest.raises(InvalidInput, match="one finite number each a user"):
+        Memory.resumed({**state, name: bad})

@@ -115,8 +115,9 @@ def _privacy(setup: Setup) -> tuple[str, str, str]:
     guarantee, rounds = setup.mechanism.guarantee, setup.settings.rounds
     if math.isinf(guarantee.epsilon_per_bit):
         return "none (eps = inf)", "none (eps = inf)", "none (eps = inf)"
+    plural = "entries" if guarantee.unit == "entry" else f"{guarantee.unit}s"
     return (
         f"eps = {guarantee.epsilon_per_bit:.4g} per {guarantee.unit}",
-        f"eps = {guarantee.epsilon_per_message():,.4g} (pure, sum over its {guarantee.unit}s)",
+        f"eps = {guarantee.epsilon_per_message():,.4g} (pure, sum over its {plural})",
         f"eps = {guarantee.epsilon_per_run(rounds):,.4g} (pure, all {rounds} rounds)",
     )

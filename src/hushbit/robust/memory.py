@@ -78,7 +78,13 @@ class Memory:
     def resumed(cls, state: State) -> "Memory":
         """The memory that `state` gave."""
         names = [field.name for field in dataclasses.fields(cls)]
-        if set(state) != set(names) or len({state[name].shape for name in names}) != 1:
-            raise InvalidInput(f"a memory holds {', '.join(names)}, one number each a user")
+        if set(state) != set(names) or not _rows([state[name] for name in names]):
+            raise InvalidInput(f"a memory holds {', '.join(names)}, one finite number each a user")
         sums = {name: state[name] for name in names if name != "gone"}
         return cls(**sums, gone=state["gone"] > 0)
+
+
+def _rows(parts: list[Vector]) -> bool:
+    """Whether all are finite real numbers, as many of each."""
+    real = all(part.ndim == 1 and part.dtype.kind in "fiub" for part in parts)
+    return real and len({part.size for part in parts}) == 1 and bool(np.isfinite(parts).all())

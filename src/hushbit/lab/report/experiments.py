@@ -16,6 +16,9 @@ from hushbit.lab.report.plots import plots_of
 from hushbit.lab.report.tables import side_by_side
 from hushbit.lab.results import Result
 
+MOST_ROWS = 100
+"""Of a table that is drawn as well: one row of points each would fill several screens."""
+
 
 def experiment_section(result: Result, anchor: str) -> Section:
     """What was asked, what holds, the figures side by side, the guarantee, how to run it again."""
@@ -43,8 +46,11 @@ def _about(result: Result) -> Part:
 def _figures(result: Result) -> Part | None:
     blocks: list[Block] = []
     for metric in result.axes.y:
-        if any(cell.metric == metric.metric for cell in result.cells):
-            blocks += [side_by_side(result, metric), *plots_of(result, metric)]
+        rows = {(c.scheme, str(c.where)) for c in result.cells if c.metric == metric.metric}
+        if rows:
+            blocks.append(side_by_side(result, metric))
+        if 0 < len(rows) <= MOST_ROWS or result.axes.kind != "table":
+            blocks += plots_of(result, metric)
     return Part("Side by side", tuple(blocks)) if blocks else None
 
 
