@@ -25,7 +25,7 @@ HEAD = """# Reproduction of the paper
 Every table and figure, published, re-created with the published code's estimator, and corrected
 at the same bits and epsilon. Made from the files in `results/` by
 `hushbit.lab.pages.write_page`; `hushbit reproduce NAME` makes those files (`hushbit reproduce
-mnist` all that need MNIST only, side by side and within half an hour on two cores), and `hushbit
+mnist` all that need MNIST only, side by side, in about half an hour on two cores), and `hushbit
 report results` an interactive page of them. Values are means over seeds with 95 % intervals.
 """
 SHARED = """CPU minutes are those of all runs that an experiment looks at; runs that several of
