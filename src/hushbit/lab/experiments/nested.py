@@ -130,7 +130,7 @@ CHOICES = (
     "JoPEQ: rate and the radius that it clips to are unknown, and fitted cell by cell to the "
     f"published accuracy, then SNR, among {len(JOPEQ_TRIED)} pairs; the tables of what the paper "
     "does not tell show what each of them gives. No pair gives accuracy and SNR together with 10 "
-    "or 1000 users; rate 1 and radius 1 (updates as they are) come near to both with 100. The "
+    "or 1000 users; a radius of about 1 (updates as they are) gives both with 100. The "
     "published SNR rises by 27 dB from 10 to 1000 users, where independent noise makes it 40.",
     TUNING_CHOICE,
     SNR_CHOICE,
