@@ -67,7 +67,7 @@ def _authors(**options):
     return Settings(preset="authors", users=40, radius=0.3, **options)
 
 
-def _decoded_many(mechanism, updates, rounds):
+def decoded_rounds(mechanism, updates, rounds):
     made = []
     for number in range(rounds):
         key = hb.RoundKey(b"0123456789abcdef0123456789abcdef", number)
@@ -98,7 +98,7 @@ def test_standings_have_the_law_of_ballots(nested):
     row = np.random.default_rng(5).uniform(-0.4, 0.4, (40, 1))
     updates = np.repeat(row, 300, axis=1).astype(np.float32)
     kind = hb.NestedCPA if nested else hb.CPA
-    ballots = _decoded_many(kind(300, 1.0, 0.3, preset="authors"), updates, 40).ravel()
+    ballots = decoded_rounds(kind(300, 1.0, 0.3, preset="authors"), updates, 40).ravel()
     gathered = Points(settings, 300)
     gathered.add(updates, np.zeros(40, np.bool_))
     rng = np.random.default_rng(6)

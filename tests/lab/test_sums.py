@@ -5,10 +5,8 @@ import math
 import numpy as np
 import pytest
 
-import hushbit as hb
 from hushbit.baselines import JoPEQ, Laplace
 from hushbit.baselines.jopeq_scalar import ScalarCode
-from hushbit.coins import SimulationCoins
 from hushbit.fl.settings import Settings
 from hushbit.lab.standings import standings
 from hushbit.lab.sums import (
@@ -20,6 +18,7 @@ from hushbit.lab.sums import (
     decoded_moments,
     reference_moments,
 )
+from lab.test_law import decoded_rounds
 
 USERS, COPIES, ROUNDS = 100, 200, 20
 
@@ -28,17 +27,6 @@ def updates_of(scale: float) -> np.ndarray:
     """Every user has one value of its own, many times; some beyond the clipping."""
     row = np.random.default_rng(5).normal(0.2 * scale, 0.8 * scale, (USERS, 1))
     return np.repeat(row, COPIES, axis=1).astype(np.float32)
-
-
-def ballots_of(mechanism, updates: np.ndarray) -> np.ndarray:
-    made = []
-    for number in range(ROUNDS):
-        key = hb.RoundKey(b"0123456789abcdef0123456789abcdef", number)
-        tally = mechanism.tally(key)
-        keys = key.users(np.arange(len(updates)))
-        tally.add_many(mechanism.encode_many(updates, keys, SimulationCoins(3)))
-        made.append(mechanism.estimate(tally).mean)
-    return np.array(made).ravel()
 
 
 def drawn_of(settings: Settings, updates: np.ndarray) -> np.ndarray:
@@ -64,7 +52,7 @@ def test_sums_have_the_moments_of_ballots(kind: str, epsilon: float) -> None:
     if kind != "laplace":
         mechanism = JoPEQ(COPIES, epsilon, scale, preset=preset or "honest")
     updates = updates_of(scale)
-    ballots, drawn = ballots_of(mechanism, updates), drawn_of(settings, updates)
+    ballots, drawn = decoded_rounds(mechanism, updates, ROUNDS).ravel(), drawn_of(settings, updates)
     error = ballots.std() / math.sqrt(ballots.size)
     assert abs(ballots.mean() - drawn.mean()) < 6 * math.sqrt(2) * error
     assert drawn.var() == pytest.approx(ballots.var(), rel=6 * math.sqrt(4 / ballots.size))

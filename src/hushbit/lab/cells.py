@@ -135,11 +135,11 @@ def run_cells(
                 watch(settings, True)
         else:
             missing[cell_key(settings)] = settings
-    todo = list(missing.values())
-    alone = bench is None and (workers <= 1 or len(todo) <= 1)
+    rest = list(missing.values())
+    alone = bench is None and (workers <= 1 or len(rest) <= 1)
     computed = (
-        _computed(todo, folder, data) if alone
-        else _shared_out(todo, folder, workers, data, bench)
+        _computed(rest, folder, data) if alone
+        else _shared_out(rest, folder, workers, data, bench)
     )  # fmt: skip
     for settings, outcome in computed:
         found[cell_key(settings)] = outcome
@@ -149,20 +149,20 @@ def run_cells(
 
 
 def _computed(
-    todo: list[Settings], folder: Path, data: str | None
+    wanted: list[Settings], folder: Path, data: str | None
 ) -> Iterator[tuple[Settings, Outcome]]:
-    for settings in todo:
+    for settings in wanted:
         yield settings, compute(settings, folder, data)
 
 
 def _shared_out(
-    todo: list[Settings], folder: Path, workers: int, data: str | None, bench: "Bench | None"
+    wanted: list[Settings], folder: Path, workers: int, data: str | None, bench: "Bench | None"
 ) -> Iterator[tuple[Settings, Outcome]]:
     from hushbit.lab.bench import Bench
 
-    own = bench or Bench(min(workers, len(todo)), data)
+    own = bench or Bench(min(workers, len(wanted)), data)
     try:
-        jobs = {own.ask(settings, folder): settings for settings in todo}
+        jobs = {own.ask(settings, folder): settings for settings in wanted}
         for job in as_completed(jobs):
             yield jobs[job], job.result()
     finally:
