@@ -26,6 +26,7 @@ from hushbit.robust.attacks import (
 )
 from hushbit.robust.pulls import noise_size
 from hushbit.robust.rules import STEPS_BACK, TOLERATED, Rule
+from hushbit.tuning.norm_vote import NormVote
 from hushbit.words import all_words
 
 KEY = RoundKey(b"a" * 32, 1)
@@ -136,6 +137,7 @@ def test_the_attackers_encoder_differs_in_the_clip_alone():
     for mechanism in (
         CPA(DIM, 0.5, 0.02, clip=0.1), Rotated(CPA(DIM, 0.5, 0.02, clip=0.1)),
         Subset(CPA(DIM, 0.5, 0.02, clip=0.1), 40),
+        NormVote(Rotated(CPA(DIM, 0.5, 0.02, clip=0.1)), 1e9, 0.5),
     ):  # fmt: skip
         free = against_clip(mechanism)
         short, long = 0.001 * UPDATES, 50 * UPDATES
@@ -187,7 +189,7 @@ def test_the_adaptive_attacker_leaves_the_way_of_the_model_alone():
     view = dataclasses.replace(VIEW, pull=pull, way=way)
     made = craft("adaptive", UPDATES[:5], view, mechanism, 0)
     sigma, share = noise_size(mechanism), VIEW.attackers / VIEW.users
-    assert np.allclose(made[:, 0], -allowed_score(share) * sigma, rtol=1e-5)
+    assert np.allclose(made[:, 0], -allowed_score(share, Rule().share) * sigma, rtol=1e-5)
     assert (made[:, 1:] @ VIEW.mean[1:] < 0).all()
     wide = dataclasses.replace(view, pull=Pull(VIEW.mean, 3 * sigma))
     along = craft("adaptive", UPDATES, wide, mechanism, 0)[:, 1:] @ VIEW.mean[1:]

@@ -11,7 +11,7 @@ from hushbit.baselines import FedAvg
 from hushbit.errors import InvalidInput
 from hushbit.robust.bound import shifts_of, worst_shift
 from hushbit.robust.pulls import noise_size
-from hushbit.robust.rules import SET_BACK, STEPS_BACK, Rule
+from hushbit.robust.rules import STEPS_BACK, Rule
 from robust.test_attacks import MEAN, directed_ballots, mean_of
 
 
@@ -33,18 +33,18 @@ def test_the_filter_bounds_by_the_clip_and_the_slack():
 
 def test_a_lasting_push_is_bounded_by_the_memory_of_rounds():
     rule = Rule()
-    few, found = (worst_shift(f, 7850, 1000, 1.0, 20.0, natural=0.0) for f in (SET_BACK, 0.2))
-    push = (found.lasting - few.lasting) / (0.2 - SET_BACK)
+    few, found = (worst_shift(f, 7850, 1000, 1.0, 20.0, natural=0.0) for f in (rule.share, 0.3))
+    push = (found.lasting - few.lasting) / (0.3 - rule.share)
     # A user who pushes that much in every round has a sum six noises back, three beyond the limit.
     fading = rule.memory ** np.arange(2000)
     noise = math.sqrt((fading**2).sum())
     assert push * fading.sum() / noise == pytest.approx(2 * STEPS_BACK, rel=1e-3)
-    assert worst_shift(0.2, 7850, 1000, 1.0, 20.0, natural=1.0).lasting > found.lasting
+    assert worst_shift(0.3, 7850, 1000, 1.0, 20.0, natural=1.0).lasting > found.lasting
     assert found.lasting < 0.6 * found.accepted
 
 
 def test_as_few_as_training_may_set_back_are_bounded_by_the_round_alone():
-    for share in (0.05, SET_BACK):
+    for share in (0.05, Rule().share):
         found = worst_shift(share, 7850, 1000, 1.0, 20.0, natural=0.0)
         assert found.lasting == found.accepted
 

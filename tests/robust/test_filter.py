@@ -13,6 +13,7 @@ from hushbit.robust.attacks import View, against_clip, craft, directed_bits
 from hushbit.robust.filter import filter_ballots
 from hushbit.robust.filtered import filtered_tally
 from hushbit.robust.rules import SCORE_VARIANCE, Rule
+from hushbit.tuning.norm_vote import NormVote
 
 KEY = RoundKey(b"f" * 32, 2)
 DIM, USERS, CLIP = 2000, 400, 1.0
@@ -85,6 +86,8 @@ def test_colluders_beyond_the_reach_go_and_nobody_else(kind, attack, share):
     NestedCPA(600, 0.5, 0.08, stages=(2, 2), clip=1.0),
     CPA(1600, 1.0, 0.15, lattice="E8", points=16, clip=1.0),
     Subset(CPA(600, 2.0, 0.08, clip=1.0), 300),
+    NormVote(Rotated(CPA(600, 0.5, 0.08, clip=1.0)), 1.0, 0.5),
+    NormVote(CPA(603, 0.5, 0.08), 1.0, 0.5),
 ])  # fmt: skip
 def test_every_mechanism_of_bits_is_served(mechanism):
     # A valley takes some fifty attackers; of E8 two thirds go as loaded coins before.

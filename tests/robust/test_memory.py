@@ -8,7 +8,7 @@ import pytest
 from hushbit.errors import InvalidInput
 from hushbit.robust.filter import judge, turned
 from hushbit.robust.memory import Memory
-from hushbit.robust.rules import SET_BACK, Rule
+from hushbit.robust.rules import Rule
 from robust.test_look import packed, planted, votes
 
 USERS, DIM = 400, 500
@@ -131,25 +131,44 @@ def judged_after(mean, way, gone=False):
 
 
 def test_a_tail_that_training_leaves_behind_stays_and_a_coalition_does_not():
-    """Up to a tenth below on the model's way, but not on the others' mean."""
-    for share, expected in ((SET_BACK - 0.02, False), (SET_BACK + 0.05, True)):
+    """As many as a natural group below on the model's way, but not on the others' mean."""
+    natural = Rule().share
+    for share, expected in ((natural - 0.02, False), (natural + 0.05, True)):
         some = np.arange(USERS) < share * USERS
         out = judged_after(2.0, np.where(some, -9.0, 1.0))
         assert (out[some] == expected).all()
         assert not out[~some].any()
-    some = np.arange(USERS) < (SET_BACK - 0.02) * USERS
+    some = np.arange(USERS) < (natural - 0.02) * USERS
     assert judged_after(np.where(some, -9.0, 1.0), 2.0)[some].all()
 
 
 @pytest.mark.parametrize(("mean", "way"), [(0.7, 2.0), (4.0, 0.2), (4.0, 8.0), (11.0, 2.0)])
 def test_who_was_found_stays_out_unless_it_stands_with_the_others(mean, way):
-    """Beside users at 2 and 1: barely above zero, or far ahead on either sum."""
+    """Beside users at 2 and 1: barely above zero, or far ahead on either sum; and all together."""
     known = np.arange(USERS) < 40
     sums = np.where(known, mean, 2.0), np.where(known, way, 1.0)
     assert judged_after(*sums, known)[known].mean() > 0.9
     assert not judged_after(*sums).any()  # nobody would be found anew
-    back = judged_after(np.where(known, 4.0, 2.0), np.where(known, 2.0, 1.0), known)
-    assert back[known].mean() < 0.1
+    assert judged_after(np.where(known, 4.0, 2.0), 1.0, known)[known].mean() > 0.9
+    back = judged_after(np.where(known, 2.7, 2.0), np.where(known, 1.7, 1.0), known)
+    assert back[known].mean() < 0.5
+    assert not back[~known].any()
+
+
+def test_one_who_leaves_those_found_comes_back_alone():
+    """They stand at -9, it stands with the others."""
+    known, one = np.arange(USERS) < 40, np.arange(USERS) == 7
+    sums = np.where(known & ~one, -9.0, np.where(one, 3.2, 2.0))
+    out = judged_after(sums, np.where(one, 2.2, 1.0), known)
+    assert (out == (known & ~one)).all()
+
+
+def test_honest_users_who_went_with_a_coalition_come_back_once_the_gap_is_clear():
+    """Below the median of the others, as half of them are; the coalition's last users go."""
+    bad = np.arange(USERS) < 120
+    known = (np.arange(USERS) < 110) | (np.arange(USERS) >= 360)
+    way = np.where(bad, -9.0, np.where(known, -1.0, 1.0))
+    assert (judged_after(2.0, way, known) == bad).all()
 
 
 def test_found_before_and_newly_found_leave_a_majority():

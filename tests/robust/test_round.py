@@ -1,5 +1,6 @@
 """Attack and defence inside the round loop, from the options of a run to its figures."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from hushbit.errors import InvalidInput
 from hushbit.fl.settings import Settings
 from hushbit.fl.setup import prepare
 from hushbit.lab.runs import run
+from hushbit.robust.advice import advice
 from hushbit.robust.round import needs_everyone
 
 BASE = {
@@ -35,6 +37,16 @@ def test_the_filter_undoes_a_directed_attack():
     assert defended > clean - 0.1
     assert row["removed_attackers"] == 1.0
     assert row["removed_honest"] == 0.0
+
+
+def test_points_that_find_themselves_are_filtered_as_well():
+    auto = {"mechanism": "cpa-auto", "rotate": False, "clip": None, "radius": None}
+    clean, _ = last(**auto)
+    for attack in ("directed", "sybils", "ones"):
+        defended, row = last(**auto, attack=attack, attackers=0.3, defence="spectral")
+        assert defended > clean - 0.1
+        assert row["removed_attackers"] == 1.0
+        assert row["removed_honest"] == 0.0
 
 
 @pytest.mark.parametrize("attack", ["directed", "scaled", "little", "adaptive", "label-flip"])
@@ -101,13 +113,28 @@ def test_only_colluders_and_defences_need_everyone():
     assert needs_everyone(Settings(**BASE, defence="spectral"))
 
 
+def test_a_filter_that_sees_little_is_told_of():
+    good = Settings(**BASE, defence="spectral")
+    assert advice(good) == []
+    assert advice(Settings(**{**BASE, "clip": None})) == []
+    for change, word in (
+        ({"users": 30, "participation": 0.5}, "fewer than 20"),
+        ({"attack": "flip", "attackers": 0.5}, "majority"),
+        ({"clip": None, "rotate": False}, "cpa-auto"),
+    ):
+        (line,) = advice(dataclasses.replace(good, **change))
+        assert word in line
+
+
 def test_the_command_line_knows_attack_and_defence(capsys):
     words = ["run", "--users", "40", "--rounds", "1", "--epsilon-per-bit", "1", "--attack",
              "directed", "--attackers", "0.3", "--defence", "spectral", "--json"]  # fmt: skip
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert not stopped.value.code
-    assert "test_accuracy" in json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert "test_accuracy" in json.loads(printed.out)
+    assert "--mechanism cpa-auto" in printed.err
 
 
 def test_the_plan_prints_the_worst_shift(capsys):

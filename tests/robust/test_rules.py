@@ -10,7 +10,9 @@ from hushbit.robust.rules import (
     COIN_BITS,
     STEPS_BACK,
     TOLERATED,
+    UPPER_SPREADS,
     Rule,
+    between,
     beyond_reach,
     cut_off,
     far_behind,
@@ -22,6 +24,16 @@ RULE = Rule()
 EVERYONE = np.ones(1000, dtype=np.bool_)
 NOBODY = ~EVERYONE
 REACH = 10.0
+
+
+def behind(sums, present=EVERYONE, gone=NOBODY, apart=NOBODY):
+    """Who is far behind on the others' mean."""
+    return far_behind(sums, present, apart, gone, RULE.depth)
+
+
+def set_back(sums, present=EVERYONE, gone=NOBODY, apart=NOBODY):
+    """Who is far behind on the model's way."""
+    return far_behind(sums, present, apart, gone, UPPER_SPREADS, RULE.share)
 
 
 def judged(scores, reach=REACH):
@@ -85,7 +97,7 @@ def test_removed_users_have_no_say():
     scores = two_groups(0.3, 9.0)
     accepted = np.arange(1000) >= 300
     assert not other_minds(scores[None], accepted, RULE).any()
-    assert far_behind(scores - 9.0, accepted, NOBODY, RULE)[:300].all()
+    assert behind(scores - 9.0, accepted)[:300].all()
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0])
@@ -93,10 +105,10 @@ def test_gaussian_users_are_not_against_the_others_and_a_group_below_is(spread):
     rng = np.random.default_rng(0)
     for _ in range(20):
         sums = rng.normal(1.0, spread, 1000)
-        assert not far_behind(sums, EVERYONE, NOBODY, RULE).any()
+        assert not behind(sums).any()
         assert not cut_off(sums, RULE).any()
     sums[:250] = rng.normal(1.0 - 6 * spread, spread, 250)
-    out = far_behind(sums, EVERYONE, NOBODY, RULE) | cut_off(sums, RULE)
+    out = behind(sums) | cut_off(sums, RULE)
     assert out[:250].mean() > 0.9
     assert out[250:].mean() < 2 * RULE.tail
 
@@ -106,7 +118,7 @@ def test_a_coalition_of_one_voice_within_the_spread_of_the_others_is_cut_off():
     rng = np.random.default_rng(1)
     sums = rng.normal(7.8, 8.5, 1000)
     sums[:300] = rng.normal(-10.0, 1.0, 300)
-    assert not far_behind(sums, EVERYONE, NOBODY, RULE)[:300].all()
+    assert not behind(sums)[:300].all()
     out = cut_off(sums, RULE)
     assert out[:300].all()
     assert out[300:].mean() < 0.15  # who stands on the coalition's side of the valley goes with it
@@ -132,19 +144,68 @@ def test_a_minority_that_moves_the_mean_by_itself_is_cut_off_above():
 def test_nobody_is_behind_who_is_within_the_noise_of_no_step_back():
     sums = np.full(1000, 5.0)
     sums[:300] = -STEPS_BACK + 0.01  # far below the others, but not for certain against them
-    assert not far_behind(sums, EVERYONE, NOBODY, RULE).any()
+    assert not behind(sums).any()
     sums[:300] = -STEPS_BACK - 0.01
-    assert far_behind(sums, EVERYONE, NOBODY, RULE)[:300].all()
+    assert behind(sums)[:300].all()
 
 
 def test_a_few_users_below_are_a_natural_tail_beside_those_who_are_known():
     sums = np.random.default_rng(0).normal(size=1000)
     few = round(1000 * TOLERATED)
     sums[: few - 5] -= 50.0
-    assert not far_behind(sums, EVERYONE, NOBODY, RULE).any()
+    assert not behind(sums).any()
     sums[: few + 5] -= 50.0
-    assert far_behind(sums, EVERYONE, NOBODY, RULE)[:20].all()
-    assert not far_behind(sums, EVERYONE, np.arange(1000) < 10, RULE).any()
+    assert behind(sums)[:20].all()
+    assert not behind(sums, gone=np.arange(1000) < 10).any()
+
+
+def test_on_the_way_more_than_a_natural_group_below_the_mirror_of_the_upper_tenth_goes():
+    """A wide tail below, as hard samples make it, and not as far as one in a hundred stands."""
+    rng = np.random.default_rng(0)
+    sums = rng.normal(2.0, 2.5, 1000)
+    for share, goes in ((0.1, False), (0.3, True)):
+        some = np.arange(1000) < share * 1000
+        sums[some] = rng.normal(-5.0, 1.5, int(some.sum()))
+        out = set_back(sums)
+        assert out.any() == goes
+    assert out[some].mean() > 0.6
+    assert out[~some].mean() < 0.06
+    assert behind(sums)[some].mean() < 0.3
+
+
+def test_symmetric_spreads_are_not_set_back_however_wide():
+    rng = np.random.default_rng(1)
+    for spread in (1.0, 3.0, 10.0, 100.0):
+        for draw in (rng.normal, rng.laplace):
+            assert not set_back(draw(0.5, spread, 1000)).any()
+
+
+def test_who_is_set_apart_does_not_make_a_natural_tail_a_coalition():
+    sums = np.random.default_rng(0).normal(1.0, 1.0, 1000)
+    sums[:300], sums[300:400] = -20.0, -4.0
+    apart = np.arange(1000) < 300
+    assert set_back(sums)[:400].all()
+    assert not set_back(sums, present=~apart, apart=apart, gone=apart).any()
+
+
+def test_halfway_between_two_clear_groups_decides_for_everybody():
+    sums = np.random.default_rng(0).normal(1.0, 1.0, 1000)
+    sums[:300] -= 11.0
+    out = np.arange(1000) < 200
+    out[900:] = True  # honest users who went with them
+    cut = between(sums, ~out, out, RULE)
+    assert ((sums < cut) == (np.arange(1000) < 300)).all()
+
+
+def test_halfway_is_nowhere_for_a_natural_group_or_within_the_spread_of_the_others():
+    rng = np.random.default_rng(0)
+    few = np.arange(1000) < 150
+    assert between(np.where(few, -20.0, 1.0), ~few, few, RULE) == -np.inf
+    more = np.arange(1000) < 151
+    assert between(np.where(more, -20.0, 1.0), ~more, more, RULE) == pytest.approx(-9.5)
+    assert between(np.where(more, -4.9, 1.0), ~more, more, RULE) == -np.inf
+    wide = rng.normal(20.0, 10.0, 1000) - 8.0 * more
+    assert between(wide, ~more, more, RULE) == -np.inf
 
 
 def test_groups_of_several_directions_go_together():

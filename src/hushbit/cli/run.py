@@ -9,7 +9,7 @@ import typer
 
 from hushbit.cli import Interrupted
 from hushbit.cli.extras import need_lab
-from hushbit.cli.output import announce_cluster, show_json, table
+from hushbit.cli.output import announce_cluster, err, show_json, table
 from hushbit.cli.output import out as console
 from hushbit.errors import InvalidInput
 
@@ -44,6 +44,7 @@ def run(
     from hushbit.fl.votes import SPAN
     from hushbit.lab.record import Record
     from hushbit.lab.runs import run as run_settings
+    from hushbit.robust.advice import advice
 
     if resume and out is None:
         raise InvalidInput("--resume needs --out: the folder of the run to go on with")
@@ -55,6 +56,8 @@ def run(
         settings = Record(out).settings()
     else:
         settings = settings_from(named, config)
+    for line in advice(settings):
+        err.print(f"note: {line}", soft_wrap=True, highlight=False)
     jobs = math.ceil(settings.users * settings.participation / SPAN)
     announce_cluster(engine)
     try:

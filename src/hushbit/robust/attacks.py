@@ -31,11 +31,13 @@ from hushbit.keys import RoundKey, UserKeys
 from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.humps import NOWHERE, valley
+from hushbit.robust.layers import bare, is_rotated, votes_off
 from hushbit.robust.pulls import largest_norm, noise_size
 from hushbit.robust.rules import STEPS_BACK, TOLERATED, Rule
 from hushbit.rotation import Rotated, Rotation
 from hushbit.subset import Subset
 from hushbit.tally import Counters
+from hushbit.tuning.norm_vote import NormVote
 
 CRAFTED = (
     "directed", "directed-stealth", "scaled", "inner-product", "little", "sybils", "adaptive",
@@ -94,7 +96,7 @@ def little_z(users: int, attackers: int) -> float:
 
 def honest_norm(mechanism: Mechanism, view: View) -> float:
     """The longest update that an honest user may send: the clip where there is one."""
-    inner = _inner(mechanism)
+    inner = bare(mechanism)
     if isinstance(inner, CPA | Subset):
         cpa = inner.inner if isinstance(inner, Subset) else inner
         if cpa.clip is not None:
@@ -109,6 +111,9 @@ def extreme_norm(mechanism: Mechanism, view: View) -> float:
 
 def against_clip(mechanism: Mechanism) -> Mechanism:
     """The encoder that an attacker runs: the same bits, without the l2 clip."""
+    if isinstance(mechanism, NormVote):
+        free, epsilon = against_clip(mechanism.inner), mechanism.response.epsilon
+        return NormVote(free, mechanism.level, epsilon)
     if isinstance(mechanism, Rotated):
         return Rotated(against_clip(mechanism.inner))
     if isinstance(mechanism, Subset):
@@ -137,10 +142,10 @@ class Pull:
 
 def pull_of(mechanism: Mechanism, updates: Rows, round_key: RoundKey) -> Pull | None:
     """What the updates' ballots decode to; None where it is not known."""
-    inner = _inner(mechanism)
+    inner = bare(mechanism)
     if not isinstance(inner, CPA) or inner.block_size > 1:
         return None
-    turn = Rotation(mechanism.dim, round_key.rotation) if mechanism is not inner else None
+    turn = Rotation(mechanism.dim, round_key.rotation) if is_rotated(mechanism) else None
     cut = clipped(updates, inner.clip)
     cut = np.clip(cut if turn is None else turn.forward(cut), -inner.radius, inner.radius)
     mean = cut.mean(axis=0, dtype=np.float64)
@@ -152,7 +157,10 @@ def directed_bits(
     mechanism: Mechanism, ballots: Ballots, keys: UserKeys, target: NDArray[np.float64]
 ) -> NDArray[np.uint8]:
     """Payloads in which every bit pulls towards `target`: bit = sign of word's pull · target."""
-    inner = _inner(mechanism)
+    inner = bare(mechanism)
+    if isinstance(mechanism, NormVote):
+        made = directed_bits(mechanism.inner, votes_off(mechanism, ballots), keys, target)
+        return mechanism.joined(made, mechanism.parts(ballots.payload)[1] > 0)
     if isinstance(mechanism, Rotated):
         target = Rotation(mechanism.dim, keys.rotation).forward(target[None, :])[0]
     payload = np.zeros_like(ballots.payload)
@@ -202,7 +210,7 @@ def _adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Row
     it pushes by L against m: as far as leaves one hump, each of the coalition spread around L like
     honest users are, and as its score on the mean of all, (1-f) m + f a, stays within `allowed`.
     """
-    inner = _inner(mechanism)
+    inner = bare(mechanism)
     against = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
     known = isinstance(inner, CPA | Subset) and view.users >= FEWEST_USERS
     if not known or view.pull is None:
@@ -212,7 +220,8 @@ def _adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Row
     pull, back = view.pull.mean / sigma, np.zeros_like(view.pull.mean)
     if view.way is not None:
         way = view.way / float(np.linalg.norm(view.way))
-        back, pull = -allowed_score(share) * way, pull - (pull @ way) * way
+        back = -allowed_score(share, Rule().share) * way
+        pull = pull - (pull @ way) * way
     length, natural = float(np.linalg.norm(pull)) or 1.0, view.pull.natural / sigma
     push = hidden_push(length, natural, share, view.users, inner.dim)
     rng = np.random.default_rng([seed, view.round, 0xADA])
@@ -220,13 +229,13 @@ def _adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Row
     return np.asarray((back - pushes / length * pull) * sigma, dtype=np.float32)
 
 
-def allowed_score(share: float) -> float:
+def allowed_score(share: float, tolerated: float = TOLERATED) -> float:
     """Score against the others a round, in noises, that the memory of rounds forgives.
 
-    Of a share f a part TOLERATED / f may trip on noise: n^1/2 score >= -STEPS_BACK + its quantile.
+    Of a share f a part tolerated / f may trip on noise: n^1/2 score >= -STEPS_BACK + its quantile.
     """
     memory = Rule().memory
-    noise = NormalDist().inv_cdf(1 - min(TOLERATED / max(share, TOLERATED), 0.5))
+    noise = NormalDist().inv_cdf(1 - min(tolerated / max(share, tolerated), 0.5))
     return (STEPS_BACK - noise) * math.sqrt((1 - memory) / (1 + memory))
 
 
@@ -266,10 +275,6 @@ def _sybils(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Rows:
         direction = (base + turned / float(np.linalg.norm(turned))) / math.sqrt(2)
         crafted[group::GROUPS] = direction * extreme_norm(mechanism, view)
     return crafted
-
-
-def _inner(mechanism: Mechanism) -> Mechanism:
-    return mechanism.inner if isinstance(mechanism, Rotated) else mechanism
 
 
 def _repeat(row: NDArray[np.float64], updates: Rows) -> Rows:

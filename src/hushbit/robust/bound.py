@@ -19,9 +19,12 @@ most 0.13 % unless
     s <= S = (max(STEPS_BACK, z_tail · sqrt(1 + w h²)) + STEPS_BACK) / sqrt(w)
 
 per round on average, for honest sums that are Gaussian around a median of zero or more; but for a
-share of SET_BACK of all users, which training may leave behind, so that nothing is concluded from:
+share n of all users (`Rule.share`), which training may leave behind: nothing follows from them.
 
-    lasting = min(f, SET_BACK) · (clip + z · sigma) + max(f - SET_BACK, 0) · S · sigma
+    lasting = min(f, n) · (clip + z · sigma) + max(f - n, 0) · S · sigma
+
+This holds for halves as well: where some of a coalition stand so deep that halfway is below the
+others, at least half of those found are out, and the rest push half as deep: f/4 < n.
 """
 
 import math
@@ -32,9 +35,9 @@ from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import FEWEST_USERS
+from hushbit.robust.layers import bare
 from hushbit.robust.pulls import largest_norm, noise_size
-from hushbit.robust.rules import SET_BACK, STEPS_BACK, Rule
-from hushbit.rotation import Rotated
+from hushbit.robust.rules import STEPS_BACK, Rule
 from hushbit.subset import Subset
 
 SHARES = (0.1, 0.2, 0.3, 0.4)
@@ -84,7 +87,7 @@ def worst_shift(
     window = (1 + rule.memory) / (1 - rule.memory)
     depth = rule.depth * math.sqrt(1 + window * spread**2)
     pushed = (max(STEPS_BACK, depth) + STEPS_BACK) / math.sqrt(window)
-    once, few = longest + rule.slack(users) * sigma, min(share, SET_BACK)
+    once, few = longest + rule.slack(users) * sigma, min(share, rule.share)
     return Shift(
         attackers=share,
         open=share * sigma * math.sqrt(dim),
@@ -98,7 +101,7 @@ def shifts_of(mechanism: Mechanism, users: int, clip: float | None = None) -> li
 
     `clip` is the agreed l2 bound where the mechanism itself does not hold one.
     """
-    inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+    inner = bare(mechanism)
     if not isinstance(inner, CPA | Subset) or users < FEWEST_USERS:
         return []
     sigma, longest = noise_size(inner), largest_norm(inner)

@@ -26,14 +26,15 @@ from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import Pulls, Vector, unmask
 from hushbit.robust.rules import (
     ONE_MIND,
-    SET_BACK,
+    UPPER_SPREADS,
     Rule,
+    between,
     beyond_reach,
+    come_round,
     cut_off,
     far_behind,
     loaded_coins,
     other_minds,
-    with_others,
 )
 from hushbit.robust.settle import settle
 
@@ -175,17 +176,17 @@ def look_from_chance(pulls: Pulls, present: Flags, way: Vector | None) -> Vector
 
 
 def _by_many_rounds(memory: Memory, present: Flags, rule: Rule) -> Flags:
-    """Who is found against the others; where no valley says so, also who was and is not back."""
+    """Who is found against the others; where no gap says so, also who was and is not back."""
     noise = np.sqrt(np.maximum(memory.rounds, 1.0))
     both = [turned(sums / noise, present) for sums in (memory.mean, memory.way)]
     apart = cut_off(both[0], rule) | cut_off(both[1], rule)
-    known = apart | memory.gone
-    found = apart | far_behind(both[0], present, known, rule)
-    found |= far_behind(both[1], present, known, rule, SET_BACK)
+    for sums in both:
+        apart |= sums < between(sums, present, memory.gone & ~present, rule)
+    found = apart | far_behind(both[0], present, apart, memory.gone, rule.depth)
+    found |= far_behind(both[1], present, apart, memory.gone, UPPER_SPREADS, rule.share)
     held = np.zeros_like(found)
     if memory.gone.any() and not apart.any():
-        back = with_others(both[0], present, rule) & with_others(both[1], present, rule)
-        held = memory.gone & ~back
+        held = memory.gone & ~come_round(both, present, memory.gone, rule)
     for gone in (found | held, found):
         if few(gone):
             return gone

@@ -9,11 +9,13 @@ from hushbit.ballot import Ballots
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import Verdict, halves, judge
+from hushbit.robust.layers import is_rotated
 from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import PackedPulls, Vector, unmask
 from hushbit.robust.rules import Rule, loaded_coins
-from hushbit.rotation import Rotated, rotation_of
+from hushbit.rotation import rotation_of
 from hushbit.tally import Tally
+from hushbit.tuning.norm_vote import COUNTER, NormVote
 
 RULE = Rule()
 
@@ -33,18 +35,21 @@ def filtered_tally(
     tally._check_shape(ballots)
     tally._check_voters(ballots.users)
     mechanism.check_payload(ballots.payload)
-    if way is not None and isinstance(mechanism, Rotated):
+    if way is not None and is_rotated(mechanism):
         way = np.asarray(rotation_of(mechanism.dim, round_key.rotation).forward(way[None, :])[0])
     coins = loaded_coins(mechanism, ballots)
     memory = Memory.fresh(len(ballots)) if memory is None else memory
     sides = halves(memory, coins)
     pulls = unmask(mechanism, ballots, round_key, sides)
     verdict = judge(pulls, RULE if rule is None else rule, coins, memory, way, sides)
-    if isinstance(pulls, PackedPulls) and list(tally.counters) == ["stage 0"]:
-        pulls.count_into(tally.counters["stage 0"][0], verdict.accepted)
-        tally.roll.add(ballots.users[verdict.accepted])
+    counters, accepted = tally.counters, verdict.accepted
+    if isinstance(pulls, PackedPulls) and set(counters) <= {"stage 0", COUNTER}:
+        pulls.count_into(counters["stage 0"][0], accepted)
+        if isinstance(mechanism, NormVote):
+            counters[COUNTER] += mechanism.parts(ballots.payload)[1][accepted].sum()
+        tally.roll.add(ballots.users[accepted])
     else:
-        tally.add_many(accepted_only(ballots, verdict.accepted))
+        tally.add_many(accepted_only(ballots, accepted))
     return tally, verdict
 
 

@@ -34,7 +34,7 @@ from hushbit.robust.bits import (
     score_users,
     slots_of,
 )
-from hushbit.rotation import Rotated
+from hushbit.robust.layers import bare, votes_off
 from hushbit.subset import Subset
 
 NO_WAY = np.empty(0)
@@ -199,7 +199,7 @@ def unmask(
     `parts` are two groups of users, nobody in both of them, whose sums will be asked for.
     """
     mechanism.check_bits(ballots.bits)  # kernels trust the width of a row
-    inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+    inner, ballots = bare(mechanism), votes_off(mechanism, ballots)
     if isinstance(inner, SignRR) or (isinstance(inner, MVU) and inner.bits == 1):
         return PackedPulls.of_rows(_whole_words(ballots.payload), inner.dim, _plain_reach(inner))
     if isinstance(inner, CPA) and _one_bit_an_entry(inner):

@@ -17,12 +17,13 @@ from hushbit.robust.attacks import CRAFTED, View, against_clip, craft, directed_
 from hushbit.robust.comparators import COMPARATORS, robust_mean
 from hushbit.robust.filter import Verdict
 from hushbit.robust.filtered import filtered_tally
+from hushbit.robust.layers import bare
 from hushbit.robust.memory import Memory, State
-from hushbit.rotation import Rotated
 from hushbit.tally import Tally
 
 FROM_HISTOGRAM = ("median", "trimmed-mean")
 FIRST = "first model"
+LEFT_BEHIND = 0.75  # of the first model: as long as the way is short it is little but noise
 Flags = NDArray[np.bool_]
 
 
@@ -39,7 +40,7 @@ class Removals:
 class Earlier:
     """What earlier rounds tell of some users: their memory, and the way that the model has come.
 
-    `way` is None in the first round.
+    `way` is None where there is none: in the first round of a model that starts from zeros.
     """
 
     memory: Memory
@@ -57,7 +58,7 @@ def recalled(state: State, users: NDArray[np.int64], params: NDArray[np.float32]
     """What the defence knows of a round's users; nothing without a defence that remembers."""
     if not state:
         return None
-    way = params - state[FIRST]
+    way = params - LEFT_BEHIND * state[FIRST]
     return Earlier(_memory(state).of(users), way if way.any() else None)
 
 
@@ -119,7 +120,7 @@ def spread_of(
     honest: NDArray[np.float32], settings: Settings, mechanism: Mechanism
 ) -> NDArray[np.float64]:
     """Spread of each entry over honest users, which takes long, for attacks that look at it."""
-    inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+    inner = bare(mechanism)
     if settings.attack == "little" or getattr(inner, "clip", None) is None:
         return np.asarray(honest.std(axis=0, dtype=np.float64))
     return np.zeros(honest.shape[1])

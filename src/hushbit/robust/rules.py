@@ -12,13 +12,18 @@ against   A user's scores summed over rounds, in units of their noise, with the 
           median user has plus. Beyond a valley, the hump there more than STEPS_BACK from zero:
           `cut_off`. Or, `far_behind`, more than STEPS_BACK below zero,
           where the noise of an honest user who is not set back by training comes with a chance of
-          0.13 %, and below median - z · spread, spread from the median up, where a share `tail` of
-          users with Gaussian sums lies; only if more than TOLERATED of all users newly do, and on
-          the model's way only if more than SET_BACK do: training sets some honest users back.
-          Who was found is out, where there is no valley, until `with_others` on both sums.
+          0.13 %, and below median - depth · spread, spread from the median up; only if more than
+          TOLERATED of all users newly do. On the others' mean the depth is where a share `tail` of
+          Gaussian users lies. On the model's way it is as far down as a tenth of users are up, and
+          more than `share` have to stand there: training sets some honest users back.
+          Once more than `share` are out and the gap between them and the others is clear, halfway
+          decides for everybody (`between`): honest users who went with a coalition come back, and
+          the rest of it goes. Until then who was found is out, where there is no valley, until
+          it has `come_round` on both sums.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from statistics import NormalDist
@@ -32,9 +37,9 @@ from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.robust.bits import unfair
-from hushbit.robust.humps import NOWHERE, quantiles, valley
+from hushbit.robust.humps import NOWHERE, middle_of, quantiles, valley
+from hushbit.robust.layers import bare
 from hushbit.robust.settle import Limits
-from hushbit.rotation import Rotated
 from hushbit.subset import Subset
 
 DIRECTIONS = 2  # the mean, and what users share besides
@@ -42,9 +47,8 @@ COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit,
 COIN_BITS = 1024  # and show it in few
 ONE_MIND = 0.5
 STEPS_BACK, TOLERATED = 3.0, 0.03
-SET_BACK = 0.1  # of an MLP's honest users up to 7.6 % at once were far behind on its way
-UPPER = 0.9  # the spread is read off between the median and this quantile
-UPPER_SPREADS = NormalDist().inv_cdf(UPPER)
+UPPER = 0.9  # the spread is read off between the median and this quantile,
+UPPER_SPREADS = NormalDist().inv_cdf(UPPER)  # which is so many of it away
 # A ballot that sways the others' weights within a round scores with a variance of up to 2.5.
 SCORE_VARIANCE = 3.0
 Vector = NDArray[np.float64]
@@ -56,7 +60,8 @@ class Rule:
     """What the filter promises; nothing in it depends on the data.
 
     rate       chance that any honest user is removed in a round by reach, and again by humps
-    share      largest natural group of honest users who are all of one mind
+    share      largest natural group of honest users who are all of one mind, or set back by
+               training (of an MLP's up to 12 % at once were)
     tail       share of honest users who may stand below the others over rounds, all told
     memory     what is left of a score a round later
     looks      most times that ballots are looked at in a round
@@ -89,7 +94,7 @@ class Rule:
         """What decides a round of so many users, as numbers."""
         return Limits(
             reach + self.slack(users), self.share, self.hump_rate, self.memory,
-            STEPS_BACK, TOLERATED, SET_BACK, self.depth, UPPER, UPPER_SPREADS,
+            STEPS_BACK, TOLERATED, self.depth, UPPER, UPPER_SPREADS,
         )  # fmt: skip
 
     def slack(self, users: int) -> float:
@@ -100,7 +105,7 @@ class Rule:
 
 def loaded_coins(mechanism: Mechanism, ballots: Ballots, rate: float = COIN_RATE) -> Flags:
     """Who sent bits that are no fair coins; nobody where a mechanism has no words."""
-    inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+    inner = bare(mechanism)
     if not isinstance(inner, CPA | Subset):
         return np.zeros(len(ballots), dtype=np.bool_)
     bits = inner.report if isinstance(inner, Subset) else inner.blocks * len(inner.stages)
@@ -142,26 +147,50 @@ def cut_off(sums: Vector, rule: Rule) -> Flags:
 
 
 def far_behind(
-    sums: Vector, present: Flags, known: Flags, rule: Rule, natural: float = 0.0
+    sums: Vector, present: Flags, apart: Flags, gone: Flags, depth: float, natural: float = 0.0
 ) -> Flags:
-    """Who stands further below the present than a tail of them does.
+    """Who stands more than `depth` spreads below the median of the present, and below zero.
 
-    Nobody if few of them are not `known`, or no more than a `natural` share of all users do.
+    Nobody if few of them are new, or, beside those set `apart`, no more than a `natural` share
+    of all users stand there.
     """
     middle, upper = quantiles(sums, present, UPPER)
     spread = max(1.0, (upper - middle) / UPPER_SPREADS)
-    limit = min(-STEPS_BACK, middle - rule.depth * spread)
+    limit = min(-STEPS_BACK, middle - depth * spread)
     out = np.asarray(sums < limit)
-    many = np.count_nonzero(out) > natural * out.size
-    return out if many and np.count_nonzero(out & ~known) > TOLERATED * out.size else out & False
+    many = np.count_nonzero(out & ~apart) > natural * out.size
+    new = np.count_nonzero(out & ~(apart | gone)) > TOLERATED * out.size
+    return out if many and new else out & False
 
 
-def with_others(sums: Vector, present: Flags, rule: Rule) -> Flags:
-    """Who stands with the better half of the present, or clearly forward, and not far ahead.
+def between(sums: Vector, present: Flags, gone: Flags, rule: Rule) -> float:
+    """Halfway between those who are out and the present, where they are clearly two groups.
 
-    Sums fade when directions say little, so that they are small is no sign of having come round.
+    Minus infinity where no more than a natural group is out, or where halfway is less than
+    STEPS_BACK or the upper tenth of the present away from their median.
     """
-    middle, upper = quantiles(sums, present, UPPER)
-    spread = max(1.0, (upper - middle) / UPPER_SPREADS)
-    ahead = max(STEPS_BACK, middle + rule.depth * spread)
-    return np.asarray((sums >= min(STEPS_BACK, middle)) & (sums <= ahead))
+    if np.count_nonzero(gone) <= rule.share * gone.size:
+        return -NOWHERE
+    here, upper = quantiles(sums, present, UPPER)
+    half = (here - middle_of(sums, gone)) / 2
+    return here - half if half >= max(STEPS_BACK, upper - here) else -NOWHERE
+
+
+def come_round(both: Sequence[Vector], present: Flags, gone: Flags, rule: Rule) -> Flags:
+    """Who of those found stands with the others on both sums, and alone or all together.
+
+    With the others is the better half of the present, or clearly forward, and not far ahead. Sums
+    fade when directions say little, so that they are small is no sign of having come round; nor is
+    that noise brings one of many nearer: it has to be STEPS_BACK from the median of those found,
+    unless that median itself is back, within a spread of the others'.
+    """
+    back, alone, together = gone.copy(), np.zeros_like(gone), True
+    for sums in both:
+        middle, upper = quantiles(sums, present, UPPER)
+        spread = max(1.0, (upper - middle) / UPPER_SPREADS)
+        least, most = min(STEPS_BACK, middle), max(STEPS_BACK, middle + rule.depth * spread)
+        centre = middle_of(sums, gone)
+        back &= (sums >= least) & (sums <= most)
+        alone |= np.abs(sums - centre) >= STEPS_BACK
+        together &= abs(centre - middle) <= spread
+    return np.asarray(back & (alone | together))

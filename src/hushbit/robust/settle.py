@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.kernels.jit import njit
-from hushbit.robust.humps import NARROWEST, NOWHERE, quantiles, valley
+from hushbit.robust.humps import NARROWEST, NOWHERE, middle_of, quantiles, valley
 
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -30,7 +30,6 @@ class Limits(NamedTuple):
     keep: float
     steps_back: float
     tolerated: float
-    set_back: float
     depth: float
     upper: float
     upper_spreads: float
@@ -112,10 +111,14 @@ def against_others(
         if not leads_forward(sums, present):
             sums *= -1.0
         add_cut_off(sums, limits, found)
-    apart, known = found.any(), found | gone
-    add_far_behind(both[0], present, known, 0.0, limits, found)
-    add_far_behind(both[1], present, known, limits.set_back, limits, found)
-    if not apart:
+    for sums in both:
+        add_between(sums, present, gone, limits, found)
+    apart, known = found.copy(), found | gone
+    add_far_behind(both[0], present, apart, known, limits.depth, 0.0, limits, found)
+    add_far_behind(
+        both[1], present, apart, known, limits.upper_spreads, limits.share, limits, found
+    )
+    if not apart.any():
         all_told = found.copy()
         add_held(both, present, gone, limits, all_told)
         if 2 * np.count_nonzero(all_told) <= users:
@@ -126,22 +129,37 @@ def against_others(
 
 
 @njit
+def add_between(sums: Vector, present: Flags, gone: Flags, limits: Limits, found: Flags) -> None:
+    """Mark who is nearer to those who are out than to the present, where they are two groups."""
+    others = gone & ~present
+    if np.count_nonzero(others) <= limits.share * others.size:
+        return
+    here, upper = quantiles(sums, present, limits.upper)
+    half = (here - middle_of(sums, others)) / 2
+    if half >= max(limits.steps_back, upper - here):
+        found |= sums < here - half
+
+
+@njit
 def add_held(both: Vector, present: Flags, gone: Flags, limits: Limits, found: Flags) -> None:
-    """Mark who was found before and does not stand with the others on both sums."""
+    """Mark who was found before and has not come round."""
     if not ((both[0] >= 0) & (both[1] >= 0) & gone).any():
         found |= gone
         return
-    least, most = np.empty(2), np.empty(2)
+    least, most, centre, together = np.empty(2), np.empty(2), np.empty(2), True
     for row in range(2):
         middle, upper = quantiles(both[row], present, limits.upper)
         spread = max(1.0, (upper - middle) / limits.upper_spreads)
         least[row] = min(limits.steps_back, middle)
         most[row] = max(limits.steps_back, middle + limits.depth * spread)
+        centre[row] = middle_of(both[row], gone)
+        together &= abs(centre[row] - middle) <= spread
     for user in range(gone.size):
-        back = True
+        back, alone = True, together
         for row in range(2):
             back &= (both[row, user] >= least[row]) & (both[row, user] <= most[row])
-        found[user] |= gone[user] & (not back)
+            alone |= abs(both[row, user] - centre[row]) >= limits.steps_back
+        found[user] |= gone[user] & (not (back & alone))
 
 
 @njit
@@ -159,16 +177,17 @@ def add_cut_off(sums: Vector, limits: Limits, found: Flags) -> None:
 
 @njit
 def add_far_behind(
-    sums: Vector, present: Flags, known: Flags, natural: float, limits: Limits, found: Flags
-) -> None:
+    sums: Vector, present: Flags, apart: Flags, known: Flags, depth: float, natural: float,
+    limits: Limits, found: Flags,
+) -> None:  # fmt: skip
     """Mark who stands further below the present than a tail of them does, unless few do."""
     new, everyone = limits.tolerated * sums.size, natural * sums.size
     if below(sums, ~known, -limits.steps_back) <= new:
         return
     middle, upper = quantiles(sums, present, limits.upper)
     spread = max(1.0, (upper - middle) / limits.upper_spreads)
-    limit = min(-limits.steps_back, middle - limits.depth * spread)
-    if below(sums, ~known, limit) > new and np.count_nonzero(sums < limit) > everyone:
+    limit = min(-limits.steps_back, middle - depth * spread)
+    if below(sums, ~known, limit) > new and below(sums, ~apart, limit) > everyone:
         found |= sums < limit
 
 

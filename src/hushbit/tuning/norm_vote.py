@@ -77,12 +77,15 @@ class NormVote(Mechanism):
         payload, overloaded = self.inner.cast(updates, keys, coins)
         with np.errstate(over="ignore"):
             norms = np.sqrt(np.einsum("ud,ud->u", updates, updates, dtype=np.float64))
-        answers = (norms <= self.level) ^ self._lies(coins)
+        return self.joined(payload, (norms <= self.level) ^ self._lies(coins)), overloaded
+
+    def joined(self, payload: NDArray[np.uint8], answers: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        """The inner payload with each user's answer in the first bit after it."""
         byte, bit = divmod(self.inner.payload_bits, 8)
         if bit == 0:
             payload = np.concatenate([payload, np.zeros((len(payload), 1), np.uint8)], axis=1)
         payload[:, byte] |= answers.astype(np.uint8) << bit
-        return payload, overloaded
+        return payload
 
     def _lies(self, coins: NDArray[np.uint32]) -> NDArray[np.bool_]:
         """Whose answer is flipped, by each user's own coins."""
@@ -94,9 +97,9 @@ class NormVote(Mechanism):
     def check_payload(self, payload: NDArray[np.uint8]) -> None:
         """The inner check, on the inner bits; nothing may follow the vote."""
         super().check_payload(payload)
-        self.inner.check_payload(self._parts(payload)[0])
+        self.inner.check_payload(self.parts(payload)[0])
 
-    def _parts(self, payload: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    def parts(self, payload: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """The inner payload and the votes as ±1."""
         byte, bit = divmod(self.inner.payload_bits, 8)
         votes = 2 * (payload[:, byte] >> bit & 1).astype(np.int64) - 1
@@ -111,7 +114,7 @@ class NormVote(Mechanism):
 
     def absorb(self, counters: Counters, payload: NDArray[np.uint8], keys: UserKeys) -> None:
         """Count the inner bits and the votes."""
-        inner, votes = self._parts(payload)
+        inner, votes = self.parts(payload)
         self.inner.absorb(counters, inner, keys)
         counters[COUNTER] += votes.sum()
 

@@ -1,0 +1,28 @@
+"""What to know before a run with the ballot filter: where it sees little, or nothing."""
+
+from hushbit.fl.settings import Settings
+from hushbit.robust.filter import FEWEST_USERS
+
+
+def advice(settings: Settings) -> list[str]:
+    """A line for each reason why the filter of these settings protects less than one may think."""
+    if settings.defence != "spectral":
+        return []
+    lines = []
+    present = settings.users * settings.participation
+    if present < FEWEST_USERS:
+        lines.append(
+            f"the filter compares users and judges nobody among fewer than {FEWEST_USERS}; "
+            f"{present:.0f} take part in a round"
+        )
+    if settings.attackers >= 0.5:
+        lines.append(
+            "the majority says which way is forward: no filter helps against half of the users"
+        )
+    if settings.mechanism == "cpa" and settings.clip is None:
+        lines.append(
+            "without --clip whoever stays within the points counts as honest, and wide points "
+            "drown what users have in common: take --mechanism cpa-auto, which finds its points, "
+            "or --rotate --clip C --radius C/(2 sqrt(dim)), C about as long as an update"
+        )
+    return lines
