@@ -70,6 +70,24 @@ def test_claims_hold_or_fall_by_the_points_lost():
     assert {cell.metric for cell in found.cells} >= {"accuracy", "removed_attackers"}
 
 
+def test_a_claim_is_about_every_seed():
+    series = [
+        one for one in with_ballots("mlp", 5, ("little",)) if one.where["attack"] != "adaptive"
+    ]
+    gone = {"removed_honest": 0.0, "removed_attackers": 90.0}
+    for lost, holds in ((1.9, True), (2.1, False)):
+        outcomes = [
+            [replace(PLAIN, accuracy=88.0 + i, **(gone if "spectral" in one.scheme else {}))
+             for i in range(3)]
+            for one in series
+        ]  # fmt: skip
+        place = next(i for i, one in enumerate(series) if one.where["attack"] == "little")
+        outcomes[place][1] = replace(outcomes[place][1], accuracy=89.0 - lost)
+        (check,) = (c for c in findings(series, outcomes).checks if "little" in c.claim)
+        assert check.holds == holds
+        assert f"at most {lost} lost in 3 seeds" in check.figure
+
+
 def test_it_is_listed_and_its_runs_are_legal():
     assert EXPERIMENTS["robustness"].group == "robust"
     settings = private("linear", 3, attack="sybils", attackers=0.3, defence="spectral")
