@@ -1,5 +1,7 @@
 """The rules, on numbers chosen by hand."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -171,6 +173,13 @@ def test_on_the_way_more_than_a_natural_group_below_the_mirror_of_the_upper_tent
     assert out[some].mean() > 0.6
     assert out[~some].mean() < 0.06
     assert behind(sums)[some].mean() < 0.3
+
+
+def test_the_more_bits_say_the_more_honest_users_may_be_set_back():
+    low, some, much, all_of_it = (RULE.set_back(math.tanh(eps / 2)) for eps in (0.1, 0.5, 2.0, 99))
+    assert low == some == RULE.share
+    assert 0.26 < much < 0.33  # natural tails and label-flip's, as measured
+    assert much < all_of_it < 0.4
 
 
 def test_symmetric_spreads_are_not_set_back_however_wide():

@@ -32,7 +32,7 @@ from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.humps import NOWHERE, valley
 from hushbit.robust.layers import bare, is_rotated, votes_off
-from hushbit.robust.pulls import largest_norm, noise_size
+from hushbit.robust.pulls import edge_of, largest_norm, noise_size
 from hushbit.robust.rules import STEPS_BACK, TOLERATED, Rule
 from hushbit.rotation import Rotated, Rotation
 from hushbit.subset import Subset
@@ -220,7 +220,7 @@ def _adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Row
     pull, back = view.pull.mean / sigma, np.zeros_like(view.pull.mean)
     if view.way is not None:
         way = view.way / float(np.linalg.norm(view.way))
-        back = -allowed_score(share, Rule().share) * way
+        back = -allowed_score(share, Rule().set_back(edge_of(inner))) * way
         pull = pull - (pull @ way) * way
     length, natural = float(np.linalg.norm(pull)) or 1.0, view.pull.natural / sigma
     push = hidden_push(length, natural, share, view.users, inner.dim)

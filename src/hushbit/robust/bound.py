@@ -19,7 +19,7 @@ most 0.13 % unless
     s <= S = (max(STEPS_BACK, z_tail · sqrt(1 + w h²)) + STEPS_BACK) / sqrt(w)
 
 per round on average, for honest sums that are Gaussian around a median of zero or more; but for a
-share n of all users (`Rule.share`), which training may leave behind: nothing follows from them.
+share n of all users (`Rule.set_back`), which training may leave behind: nothing follows from them.
 
     lasting = min(f, n) · (clip + z · sigma) + max(f - n, 0) · S · sigma
 
@@ -36,7 +36,7 @@ from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.layers import bare
-from hushbit.robust.pulls import largest_norm, noise_size
+from hushbit.robust.pulls import edge_of, largest_norm, noise_size
 from hushbit.robust.rules import STEPS_BACK, Rule
 from hushbit.subset import Subset
 
@@ -69,13 +69,14 @@ class Shift:
 
 def worst_shift(
     attackers: float, dim: int, users: int, sigma: float, longest: float,
-    natural: float | None = None, rule: Rule | None = None,
+    natural: float | None = None, rule: Rule | None = None, edge: float = 0.0,
 ) -> Shift:  # fmt: skip
     """The bounds for a share of attackers; `sigma` and `longest` as told by the mechanism.
 
     sigma    noise of an entry of one decoded ballot, radius / (2p - 1) for two points
     longest  the clip, or the largest norm of an honest update
     natural  spread of honest users along a direction, in noises; by default the largest there is
+    edge     the outermost point in noises, 2p - 1 for two points: what bits say at the most
     """
     share = real("attackers", attackers)
     if not 0 <= share < 0.5:
@@ -87,7 +88,7 @@ def worst_shift(
     window = (1 + rule.memory) / (1 - rule.memory)
     depth = rule.depth * math.sqrt(1 + window * spread**2)
     pushed = (max(STEPS_BACK, depth) + STEPS_BACK) / math.sqrt(window)
-    once, few = longest + rule.slack(users) * sigma, min(share, rule.share)
+    once, few = longest + rule.slack(users) * sigma, min(share, rule.set_back(edge))
     return Shift(
         attackers=share,
         open=share * sigma * math.sqrt(dim),
@@ -107,4 +108,5 @@ def shifts_of(mechanism: Mechanism, users: int, clip: float | None = None) -> li
     sigma, longest = noise_size(inner), largest_norm(inner)
     if clip is not None:
         longest = min(longest, positive("clip", clip))
-    return [worst_shift(share, inner.dim, users, sigma, longest) for share in SHARES]
+    edge = edge_of(inner)
+    return [worst_shift(share, inner.dim, users, sigma, longest, edge=edge) for share in SHARES]

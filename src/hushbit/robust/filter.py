@@ -89,7 +89,7 @@ def judge(
     look = pulls.look(above, below, way)
     if way is not None:
         heard = memory.mean, memory.way, memory.rounds, memory.gone
-        limits = rule.limits(pulls.users, pulls.reach)
+        limits = rule.limits(pulls.users, pulls.reach, pulls.edge)
         made = settle(look, above, below, loaded, *heard, limits)
         if made.usual:
             kept = Memory(made.mean, made.way, made.rounds, look[1], made.gone)
@@ -113,7 +113,7 @@ def ruled(
     if way is not None:
         present = counted & ~here
         memory = memory.heard(turned(look[0], present), look[2], rule.memory)
-        gone = _by_many_rounds(memory, present, rule)
+        gone = _by_many_rounds(memory, present, rule, rule.set_back(pulls.edge))
     memory = replace(memory, gone=gone, shared=look[1])
     out = loaded | here
     gone = gone & ~out if few(out | gone) else nobody
@@ -175,7 +175,7 @@ def look_from_chance(pulls: Pulls, present: Flags, way: Vector | None) -> Vector
     return look
 
 
-def _by_many_rounds(memory: Memory, present: Flags, rule: Rule) -> Flags:
+def _by_many_rounds(memory: Memory, present: Flags, rule: Rule, set_back: float) -> Flags:
     """Who is found against the others; where no gap says so, also who was and is not back."""
     noise = np.sqrt(np.maximum(memory.rounds, 1.0))
     both = [turned(sums / noise, present) for sums in (memory.mean, memory.way)]
@@ -183,7 +183,7 @@ def _by_many_rounds(memory: Memory, present: Flags, rule: Rule) -> Flags:
     for sums in both:
         apart |= sums < between(sums, present, memory.gone & ~present, rule)
     found = apart | far_behind(both[0], present, apart, memory.gone, rule.depth)
-    found |= far_behind(both[1], present, apart, memory.gone, UPPER_SPREADS, rule.share)
+    found |= far_behind(both[1], present, apart, memory.gone, UPPER_SPREADS, set_back)
     held = np.zeros_like(found)
     if memory.gone.any() and not apart.any():
         held = memory.gone & ~come_round(both, present, memory.gone, rule)

@@ -2,8 +2,9 @@
 
     y = (what one ballot alone decodes to) / sigma,   E y = update / sigma,   noise of variance 1
 
-An honest ballot is nearly coin flips: |E y| <= reach = clip / sigma. For two points y is ±1 and
-sigma = radius / (2p - 1). Nothing here needs more than the ballots, which are already private.
+An honest ballot is nearly coin flips: |E y| <= reach = clip / sigma, and no entry of it is beyond
+edge = radius / sigma. For two points y is ±1 and sigma = radius / (2p - 1), so edge = 2p - 1. Nothing
+here needs more than the ballots, which are already private.
 """
 
 import dataclasses
@@ -51,7 +52,7 @@ class Pulls(Protocol):
     users: int
     dim: int
     reach: float
-    sigma: float
+    edge: float
 
     def look(self, above: Flags, below: Flags, way: Vector | None) -> Vector:
         """Scores of all users, (3, users): y · direction in noises, their own part left out.
@@ -70,18 +71,18 @@ class PackedPulls:
 
     def __init__(
         self, kept: NDArray[np.uint64], order: NDArray[np.int64], users: int, dim: int,
-        reach: float, sigma: float = 0.0, parts: Sequence[tuple[Flags, Counter]] = (),
+        reach: float, edge: float, parts: Sequence[tuple[Flags, Counter]] = (),
     ) -> None:  # fmt: skip
-        self.users, self.dim, self.reach, self.sigma = users, dim, reach, sigma
+        self.users, self.dim, self.reach, self.edge = users, dim, reach, edge
         self._kept, self._order, self._parts = kept, order, parts
 
     @classmethod
     def of_rows(
-        cls, rows: NDArray[np.uint64], dim: int, reach: float,
+        cls, rows: NDArray[np.uint64], dim: int, reach: float, edge: float = 0.0,
         parts: Sequence[tuple[Flags, Counter]] = (),
     ) -> "PackedPulls":  # fmt: skip
         """From one row of bits for each user; those beyond `dim` do not matter."""
-        made = cls(*laid_out(rows), len(rows), dim, reach, parts=parts)
+        made = cls(*laid_out(rows), len(rows), dim, reach, edge, parts)
         if not parts:
             everyone = np.ones(len(rows), dtype=np.bool_)
             made._parts = ((everyone, made._counted(everyone)),)
@@ -142,7 +143,7 @@ class DecodedPulls:
     def __init__(self, mechanism: CPA | Subset, ballots: Ballots, round_key: RoundKey) -> None:
         self.users, self.dim = len(ballots), mechanism.dim
         self._source = mechanism, ballots, round_key
-        self.sigma = noise_size(mechanism)
+        self.sigma, self.edge = noise_size(mechanism), edge_of(mechanism)
         self.reach = largest_norm(mechanism) / self.sigma
 
     def _decode(self, user: int) -> Vector:
@@ -201,7 +202,10 @@ def unmask(
     mechanism.check_bits(ballots.bits)  # kernels trust the width of a row
     inner, ballots = bare(mechanism), votes_off(mechanism, ballots)
     if isinstance(inner, SignRR) or (isinstance(inner, MVU) and inner.bits == 1):
-        return PackedPulls.of_rows(_whole_words(ballots.payload), inner.dim, _plain_reach(inner))
+        # Signs of full size in every entry are honest here: there is no l2 clip.
+        edge = float(inner.response.beta)
+        reach = edge * math.sqrt(inner.dim)
+        return PackedPulls.of_rows(_whole_words(ballots.payload), inner.dim, reach, edge)
     if isinstance(inner, CPA) and _one_bit_an_entry(inner):
         return _two_point_pulls(inner, ballots, round_key, parts)
     if isinstance(inner, CPA) or (isinstance(inner, Subset) and inner.inner.preset == "corrected"):
@@ -231,6 +235,12 @@ def noise_size(mechanism: CPA | Subset) -> float:
     return math.sqrt(power)
 
 
+def edge_of(mechanism: CPA | Subset) -> float:
+    """The largest mean of an entry of y."""
+    cpa = mechanism.inner if isinstance(mechanism, Subset) else mechanism
+    return cpa.radius / noise_size(mechanism)
+
+
 def _one_bit_an_entry(cpa: CPA) -> bool:
     two = cpa.counts == (2,) and cpa.block_size == 1 and cpa.stages[0].family == "hadamard"
     return two and cpa.rounding != "subtractive"
@@ -253,14 +263,9 @@ def _two_point_pulls(
         )  # fmt: skip
 
     spread(run, tiles)
-    sigma, counted = noise_size(cpa), tuple(zip(groups, counters, strict=True))
-    reach = largest_norm(cpa) / sigma
-    return PackedPulls(kept, order, len(payload), cpa.dim, reach, sigma, counted)
-
-
-def _plain_reach(mechanism: SignRR | MVU) -> float:
-    """Signs of full size in every entry are honest here: there is no l2 clip."""
-    return float(mechanism.response.beta) * math.sqrt(mechanism.dim)
+    counted = tuple(zip(groups, counters, strict=True))
+    reach = largest_norm(cpa) / noise_size(cpa)
+    return PackedPulls(kept, order, len(payload), cpa.dim, reach, edge_of(cpa), counted)
 
 
 def _whole_words(payload: NDArray[np.uint8]) -> NDArray[np.uint64]:

@@ -30,6 +30,7 @@ class Limits(NamedTuple):
     keep: float
     steps_back: float
     tolerated: float
+    set_back: float
     depth: float
     upper: float
     upper_spreads: float
@@ -116,7 +117,7 @@ def against_others(
     apart, known = found.copy(), found | gone
     add_far_behind(both[0], present, apart, known, limits.depth, 0.0, limits, found)
     add_far_behind(
-        both[1], present, apart, known, limits.upper_spreads, limits.share, limits, found
+        both[1], present, apart, known, limits.upper_spreads, limits.set_back, limits, found
     )
     if not apart.any():
         all_told = found.copy()
