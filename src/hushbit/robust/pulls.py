@@ -3,8 +3,8 @@
     y = (what one ballot alone decodes to) / sigma,   E y = update / sigma,   noise of variance 1
 
 An honest ballot is nearly coin flips: |E y| <= reach = clip / sigma, and no entry of it is beyond
-edge = radius / sigma. For two points y is ±1 and sigma = radius / (2p - 1), so edge = 2p - 1. Nothing
-here needs more than the ballots, which are already private.
+edge = radius / sigma. For two points y is ±1 and sigma = radius / (2p - 1), so edge = 2p - 1.
+Nothing here needs more than the ballots, which are already private.
 """
 
 import dataclasses

@@ -93,7 +93,7 @@ class Rule:
 
     def set_back(self, edge: float) -> float:
         """Share of honest users whom training may set back: the more, the more bits say."""
-        return self.share * max(1.0, edge / EDGE) ** GROWTH
+        return float(self.share * max(1.0, edge / EDGE) ** GROWTH)
 
     @lru_cache(maxsize=16)  # noqa: B019 - a rule is a few numbers
     def limits(self, users: int, reach: float, edge: float) -> Limits:
