@@ -39,6 +39,16 @@ def test_the_filter_undoes_a_directed_attack():
     assert row["removed_honest"] == 0.0
 
 
+def test_the_summary_says_who_was_removed():
+    options = {**BASE, "rounds": 2, "defence": "spectral"}
+    plain = run(Settings(**options))
+    assert plain["removed_honest"] == 0.0
+    assert plain["removed_attackers"] is None
+    assert run(Settings(**{**options, "defence": "none"}))["removed_honest"] is None
+    attacked = run(Settings(**options, attack="ones", attackers=0.3))
+    assert attacked["removed_attackers"] == 1.0
+
+
 def test_points_that_find_themselves_are_filtered_as_well():
     auto = {"mechanism": "cpa-auto", "rotate": False, "clip": None, "radius": None}
     clean, _ = last(**auto)

@@ -73,10 +73,15 @@ def _show_shifts(option: Option, assumed: Assumptions) -> None:
     shifts = shifts_of(option.mechanism, assumed.users, assumed.clip)
     if not shifts:
         return
-    rows = [[f"{s.attackers:.0%}", *(f"{v / assumed.clip:.3g}" for v in (s.open, s.filtered))]
-            for s in shifts]  # fmt: skip
+    rows = [
+        [f"{s.attackers:.0%}",
+         *(f"{v / assumed.clip:.3g}" for v in (s.open, s.filtered, min(s.filtered, s.lasting)))]
+        for s in shifts
+    ]  # fmt: skip
     title = f"Worst shift of the mean by colluders, in clips ({option.name})"
-    out.print(table(title, ["attackers", "no defence", "spectral filter"], rows))
+    out.print(
+        table(title, ["attackers", "no defence", "filter, one round", "filter, every round"], rows)
+    )
 
 
 def _row(option: Option) -> list[str]:

@@ -87,7 +87,7 @@ def _ballot_folder(folder: str | Path | None, resume: bool) -> Path | None:
 
 
 def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of a run; SNR is the median over rounds."""
+    """The figures of a run; SNR is the median over rounds, who was removed the mean."""
     settings, guarantee = setup.settings, setup.mechanism.guarantee
     taking_part = max(settings.rounds, len(history))
     last: dict[str, Any] = next(
@@ -104,6 +104,9 @@ def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
         "test_accuracy": last.get("test_accuracy", math.nan),
         "test_loss": last.get("test_loss", math.nan),
         "validation_accuracy": last.get("validation_accuracy"),
+        "removed_honest": _mean_of(history, "removed_honest"),
+        "removed_attackers": _mean_of(history, "removed_attackers") if settings.attackers else None,
+        "backdoor_rate": last.get("backdoor_rate"),
         "snr_db": statistics.median(ratios) if ratios else math.nan,
         "mse": history[-1]["mse"] if history else math.nan,
         "bytes_up": sum(row["bytes_up"] for row in history),
@@ -118,3 +121,9 @@ def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
         "k_anonymity": guarantee.k_anonymity,
         "seed": settings.seed,
     }
+
+
+def _mean_of(history: list[dict[str, Any]], name: str) -> float | None:
+    """The mean over rounds; None where no round has the figure."""
+    values = [row[name] for row in history if row.get(name) is not None]
+    return statistics.fmean(values) if values else None
