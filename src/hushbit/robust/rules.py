@@ -179,7 +179,7 @@ def between(sums: Vector, present: Flags, gone: Flags, rule: Rule) -> float:
         return -NOWHERE
     here, upper = quantiles(sums, present, UPPER)
     half = (here - middle_of(sums, gone)) / 2
-    return here - half if half >= max(STEPS_BACK, upper - here) else -NOWHERE
+    return here - half if half >= STEPS_BACK and upper <= here + half else -NOWHERE
 
 
 def come_round(both: Sequence[Vector], present: Flags, gone: Flags, rule: Rule) -> Flags:
@@ -188,9 +188,10 @@ def come_round(both: Sequence[Vector], present: Flags, gone: Flags, rule: Rule) 
     With the others is the better half of the present, or clearly forward, and not far ahead. Sums
     fade when directions say little, so that they are small is no sign of having come round; nor is
     that noise brings one of many nearer: it has to be STEPS_BACK from the median of those found,
-    unless that median itself is back, within a spread of the others'.
+    unless that median itself is back, within a spread of the others', and these stand STEPS_BACK
+    forward by a sum: where directions say nothing all medians meet.
     """
-    back, alone, together = gone.copy(), np.zeros_like(gone), True
+    back, alone, together, forward = gone.copy(), np.zeros_like(gone), True, False
     for sums in both:
         middle, upper = quantiles(sums, present, UPPER)
         spread = max(1.0, (upper - middle) / UPPER_SPREADS)
@@ -199,4 +200,5 @@ def come_round(both: Sequence[Vector], present: Flags, gone: Flags, rule: Rule) 
         back &= (sums >= least) & (sums <= most)
         alone |= np.abs(sums - centre) >= STEPS_BACK
         together &= abs(centre - middle) <= spread
-    return np.asarray(back & (alone | together))
+        forward |= middle >= STEPS_BACK
+    return np.asarray(back & (alone | (together and forward)))

@@ -135,9 +135,15 @@ def add_between(sums: Vector, present: Flags, gone: Flags, limits: Limits, found
     others = gone & ~present
     if np.count_nonzero(others) <= limits.share * others.size:
         return
-    here, upper = quantiles(sums, present, limits.upper)
+    here = middle_of(sums, present)
     half = (here - middle_of(sums, others)) / 2
-    if half >= max(limits.steps_back, upper - here):
+    if half < limits.steps_back:
+        return
+    users, within = 0, 0  # the quantile is within half of the median if as many users are
+    for user in range(sums.size):
+        users += present[user]
+        within += present[user] & (sums[user] <= here + half)
+    if within > int(limits.upper * (users - 1)):
         found |= sums < here - half
 
 
@@ -147,7 +153,8 @@ def add_held(both: Vector, present: Flags, gone: Flags, limits: Limits, found: F
     if not ((both[0] >= 0) & (both[1] >= 0) & gone).any():
         found |= gone
         return
-    least, most, centre, together = np.empty(2), np.empty(2), np.empty(2), True
+    least, most, centre = np.empty(2), np.empty(2), np.empty(2)
+    together, forward = True, False
     for row in range(2):
         middle, upper = quantiles(both[row], present, limits.upper)
         spread = max(1.0, (upper - middle) / limits.upper_spreads)
@@ -155,8 +162,9 @@ def add_held(both: Vector, present: Flags, gone: Flags, limits: Limits, found: F
         most[row] = max(limits.steps_back, middle + limits.depth * spread)
         centre[row] = middle_of(both[row], gone)
         together &= abs(centre[row] - middle) <= spread
+        forward |= middle >= limits.steps_back
     for user in range(gone.size):
-        back, alone = True, together
+        back, alone = True, together and forward
         for row in range(2):
             back &= (both[row, user] >= least[row]) & (both[row, user] <= most[row])
             alone |= abs(both[row, user] - centre[row]) >= limits.steps_back
