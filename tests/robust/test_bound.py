@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from hushbit import CPA, Rotated
 from hushbit.baselines import FedAvg
 from hushbit.errors import InvalidInput
-from hushbit.robust.bound import shifts_of, worst_shift
+from hushbit.robust.bound import _depth, shifts_of, worst_shift
 from hushbit.robust.pulls import noise_size
-from hushbit.robust.rules import STEPS_BACK, Rule
+from hushbit.robust.rules import STEPS_BACK, Rule, far_behind
 from robust.test_attacks import MEAN, directed_ballots, mean_of
 
 
@@ -32,21 +33,46 @@ def test_the_filter_bounds_by_the_clip_and_the_slack():
 
 
 def test_a_lasting_push_is_bounded_by_the_memory_of_rounds():
-    rule = Rule()
-    few, found = (worst_shift(f, 7850, 1000, 1.0, 20.0, natural=0.0) for f in (rule.share, 0.3))
-    push = (found.lasting - few.lasting) / (0.3 - rule.share)
-    # A user who pushes that much in every round has a sum six noises back, three beyond the limit.
+    rule, share = Rule(), 0.2
+    found = worst_shift(share, 7850, 1000, 1.0, 3.0, natural=2.0)
+    alone = rule.share * (3.0 + rule.slack(1000))
+    push = (found.lasting - alone) / (share - rule.share)
+    # A user who pushes that much in every round has a sum three noises beyond the limit.
     fading = rule.memory ** np.arange(2000)
     noise = math.sqrt((fading**2).sum())
-    assert push * fading.sum() / noise == pytest.approx(2 * STEPS_BACK, rel=1e-3)
-    assert worst_shift(0.3, 7850, 1000, 1.0, 20.0, natural=1.0).lasting > found.lasting
-    assert found.lasting < 0.6 * found.accepted
+    limit = _depth(rule, share) * math.hypot(1, 2.0 * fading.sum() / noise)
+    assert push * fading.sum() / noise == pytest.approx(limit + STEPS_BACK, rel=1e-3)
+    assert worst_shift(share, 7850, 1000, 1.0, 3.0, natural=3.0).lasting > found.lasting
+    assert found.lasting < 0.9 * found.accepted
 
 
 def test_as_few_as_training_may_set_back_are_bounded_by_the_round_alone():
     for share in (0.05, Rule().share):
         found = worst_shift(share, 7850, 1000, 1.0, 20.0, natural=0.0)
         assert found.lasting == found.accepted
+
+
+def test_the_limit_sinks_with_the_coalition_below_it():
+    """Who stands just above the limit of a round of sums is not far behind, just below it is."""
+    rule, users, honest = Rule(), 100_000, NormalDist()
+    for share in (0.2, 0.3, 0.4):
+        below = round(share * users)
+        ranks = (np.arange(users - below) + 0.5) / (users - below)
+        sums = np.array([honest.inv_cdf(rank) for rank in ranks]) * 4.0 + 6.0
+        everyone = np.ones(users, dtype=np.bool_)
+        depth = _depth(rule, share) * 4.0 - 6.0
+        for more, found in ((-0.1, False), (0.1, True)):
+            all_sums = np.concatenate([np.full(below, -depth - more), sums])
+            out = far_behind(
+                all_sums, everyone, ~everyone, ~everyone, rule.depth, rule.newly(users)
+            )
+            assert out[:below].all() == found
+
+
+def test_who_lets_itself_be_removed_leaves_fewer_to_divide_by():
+    found = worst_shift(0.4, 7850, 1000, 1.0, 200.0, natural=0.0)
+    few, once = Rule().share, 200.0 + Rule().slack(1000)
+    assert found.lasting == pytest.approx(few * once / (1 - 0.4 + few))
 
 
 def test_more_attackers_more_shift():

@@ -123,6 +123,26 @@ def test_illegal_ballots_are_refused_as_by_a_tally():
             filtered_tally(MECHANISM, wrong, KEY)
 
 
+def test_nobody_scores_beyond_the_reach_on_the_way_of_the_model():
+    """Three in a hundred who are against nothing but the way: too few for any rule of groups."""
+    way = np.zeros(DIM)
+    way[: DIM // 2] = 1.0
+    ballots = cast(MECHANISM, honest_updates("common mean"))
+    few = np.arange(USERS) < 12
+    sent = directed_bits(MECHANISM, ballots[:12], KEY.users(np.arange(12)), -way)
+    noise = np.unpackbits(ballots.payload[:12], axis=1, bitorder="little")
+    noise[:, : DIM // 2] = np.unpackbits(sent, axis=1, bitorder="little")[:, : DIM // 2]
+    payload = ballots.payload.copy()
+    payload[:12] = np.packbits(noise, axis=1, bitorder="little")
+    attacked = dataclasses.replace(ballots, payload=payload)
+    memory = filtered_tally(MECHANISM, ballots, KEY, way=way)[1].memory
+    for earlier in (None, memory):  # rule by rule, and compiled
+        _, verdict = filtered_tally(MECHANISM, attacked, KEY, memory=earlier, way=way)
+        assert (~verdict.accepted == few).all()
+        _, verdict = filtered_tally(MECHANISM, ballots, KEY, memory=earlier, way=way)
+        assert verdict.removed == 0
+
+
 def test_a_majority_is_never_removed():
     verdict = filter_ballots(
         MECHANISM, cast(MECHANISM, honest_updates("common mean"), "directed", 0.8), KEY

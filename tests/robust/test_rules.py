@@ -30,12 +30,13 @@ REACH = 10.0
 
 def behind(sums, present=EVERYONE, gone=NOBODY, apart=NOBODY):
     """Who is far behind on the others' mean."""
-    return far_behind(sums, present, apart, gone, RULE.depth)
+    return far_behind(sums, present, apart, gone, RULE.depth, RULE.newly(sums.size))
 
 
 def set_back(sums, present=EVERYONE, gone=NOBODY, apart=NOBODY):
     """Who is far behind on the model's way."""
-    return far_behind(sums, present, apart, gone, UPPER_SPREADS, RULE.share)
+    newly, natural = RULE.newly(sums.size), RULE.many_back(sums.size, 0.2)
+    return far_behind(sums, present, apart, gone, UPPER_SPREADS, newly, natural)
 
 
 def judged(scores, reach=REACH):
@@ -180,6 +181,18 @@ def test_the_more_bits_say_the_more_honest_users_may_be_set_back():
     assert low == some == RULE.share
     assert 0.26 < much < 0.33  # natural tails and label-flip's, as measured
     assert much < all_of_it < 0.4
+
+
+@pytest.mark.parametrize("users", [20, 50, 100, 400])
+def test_few_honest_users_are_not_mistaken_by_chance(users):
+    rng, looks = np.random.default_rng(users), 200
+    everyone = np.ones(users, dtype=np.bool_)
+    wrong = 0
+    for _ in range(looks):
+        sums = rng.normal(0.0, 5.0, users)
+        wrong += behind(sums, everyone, ~everyone, ~everyone).any()
+        wrong += set_back(sums, everyone, ~everyone, ~everyone).any()
+    assert wrong < 0.06 * looks
 
 
 def test_symmetric_spreads_are_not_set_back_however_wide():

@@ -91,7 +91,7 @@ def test_a_compiled_round_equals_the_rules_one_by_one(batch):
 
 def test_sums_at_the_very_edges_are_judged_as_by_the_rules():
     """Rounds of one noise or less, so that sums are compared as they are."""
-    limits, found = RULE.limits(100, 1.0, 0.5), 0
+    limits, found = {users: RULE.limits(users, 1.0, 0.5) for users in range(20, 301)}, 0
     for seed in range(600):
         rng = np.random.default_rng(seed)
         users = int(rng.choice([100, 200, rng.integers(20, 300)]))  # 3 % of some are whole numbers
@@ -99,8 +99,8 @@ def test_sums_at_the_very_edges_are_judged_as_by_the_rules():
         present, gone = rng.uniform(size=(2, users)) < [[0.8], [rng.choice([0.0, 0.3])]]
         present[0] = True
         memory = Memory(*sums, np.zeros(users), sums[0], gone)
-        exact = _by_many_rounds(memory, present, RULE, RULE.set_back(0.5))
-        made = against_others(*sums, memory.rounds, present, gone, limits)
+        exact = _by_many_rounds(memory, present, RULE, 0.5)
+        made = against_others(*sums, memory.rounds, present, gone, limits[users])
         assert (made == exact).all()
         found += bool(exact.any())
     assert 100 < found < 500

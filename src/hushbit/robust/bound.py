@@ -13,22 +13,29 @@ most reach + z, z the slack of `Rule`:
 Over rounds, h being the spread of honest users along the direction in noises (h = reach / 2 at the
 very worst: half of them at either end of the clip), a user who pushes against
 the way that the model has come, or against the others' mean, by s noises a round has a sum of
--s · sqrt(w) in units of its noise, w = (1 + memory) / (1 - memory). It stays with a chance of at
-most 0.13 % unless
+-s · sqrt(w) in units of its noise, w = (1 + memory) / (1 - memory). Doing so in every round, it
+stays with a chance of at most 0.13 % unless
 
-    s <= S = (max(STEPS_BACK, z_tail · sqrt(1 + w h²)) + STEPS_BACK) / sqrt(w)
+    s <= S = (max(STEPS_BACK, z_f · sqrt(1 + w h²)) + STEPS_BACK) / sqrt(w)
 
-per round on average, for honest sums that are Gaussian around a median of zero or more; but for a
-share n of all users (`Rule.set_back`), which training may leave behind: nothing follows from them.
+for honest sums that are Gaussian and a median of all users, coalition included, of zero or more.
+z_f is how many honest spreads below the honest median the limit lies when a share f of the users
+is below it: median and upper tenth are then those of the honest at 1/2 / (1-f) and 1 - 0.1 / (1-f).
+Nothing is concluded from a share n of all users (`Rule.set_back`), which training may leave behind:
+they are bounded by the round alone. The rest either push by S, or let themselves be removed and
+leave fewer ballots to divide by:
 
-    lasting = min(f, n) · (clip + z · sigma) + max(f - n, 0) · S · sigma
+    lasting = max(n (clip + z sigma) + (f - n) S sigma,  n (clip + z sigma) / (1 - f + n)),   f > n
 
-This holds for halves as well: where some of a coalition stand so deep that halfway is below the
-others, at least half of those found are out, and the rest push half as deep: f/4 < n.
+Part of a coalition that stands so deep that halfway is below the rest does no better: at least half
+of those found are out, and the rest push half as deep, f/4 < n. Not covered: who lets itself be
+found, waits until its sums are restored, comes round and pushes again; and more than about a third
+of users, spread so evenly over the whole reach that no valley divides them, who turn the median.
 """
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from hushbit.checks import positive, real, whole
 from hushbit.cpa import CPA
@@ -37,7 +44,7 @@ from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import FEWEST_USERS
 from hushbit.robust.layers import bare
 from hushbit.robust.pulls import edge_of, largest_norm, noise_size
-from hushbit.robust.rules import STEPS_BACK, Rule
+from hushbit.robust.rules import STEPS_BACK, UPPER, UPPER_SPREADS, Rule
 from hushbit.subset import Subset
 
 SHARES = (0.1, 0.2, 0.3, 0.4)
@@ -49,7 +56,7 @@ class Shift:
 
     open      without filter, attained
     accepted  with filter, in one round, along the estimate and what users share
-    lasting   with filter, in every round, against the way of the model or the others' mean
+    lasting   with filter, the same in every round, against the way of the model or the others' mean
     """
 
     attackers: float
@@ -86,15 +93,24 @@ def worst_shift(
     sigma, longest = positive("sigma", sigma), positive("longest", longest)
     spread = longest / sigma / 2 if natural is None else real("natural", natural)
     window = (1 + rule.memory) / (1 - rule.memory)
-    depth = rule.depth * math.sqrt(1 + window * spread**2)
+    depth = _depth(rule, share) * math.sqrt(1 + window * spread**2)
     pushed = (max(STEPS_BACK, depth) + STEPS_BACK) / math.sqrt(window)
     once, few = longest + rule.slack(users) * sigma, min(share, rule.set_back(edge))
     return Shift(
         attackers=share,
         open=share * sigma * math.sqrt(dim),
         accepted=share * once,
-        lasting=few * once + (share - few) * min(pushed * sigma, once),
+        lasting=max(
+            few * once + (share - few) * min(pushed * sigma, once), few * once / (1 - share + few)
+        ),
     )
+
+
+def _depth(rule: Rule, share: float) -> float:
+    """z_f: honest spreads from the honest median to the limit, a share being below it."""
+    inverse = NormalDist().inv_cdf
+    middle, upper = inverse(0.5 / (1 - share)), inverse(1 - (1 - UPPER) / (1 - share))
+    return middle + rule.depth * (upper + middle) / UPPER_SPREADS
 
 
 def shifts_of(mechanism: Mechanism, users: int, clip: float | None = None) -> list[Shift]:

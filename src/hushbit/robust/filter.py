@@ -113,7 +113,7 @@ def ruled(
     if way is not None:
         present = counted & ~here
         memory = memory.heard(turned(look[0], present), look[2], rule.memory)
-        gone = _by_many_rounds(memory, present, rule, rule.set_back(pulls.edge))
+        gone = _by_many_rounds(memory, present, rule, pulls.edge)
     memory = replace(memory, gone=gone, shared=look[1])
     out = loaded | here
     gone = gone & ~out if few(out | gone) else nobody
@@ -151,7 +151,7 @@ def _by_this_round(
     present = counted
     for _ in range(rule.looks):
         scores = look[:2]
-        group, far = other_minds(scores, present, rule), beyond_reach(scores, pulls.reach, rule)
+        group, far = other_minds(scores, present, rule), beyond_reach(look, pulls.reach, rule)
         found = present & (group | far)
         rest = present & ~found
         if not found.any() or not few(~rest):
@@ -175,15 +175,16 @@ def look_from_chance(pulls: Pulls, present: Flags, way: Vector | None) -> Vector
     return look
 
 
-def _by_many_rounds(memory: Memory, present: Flags, rule: Rule, set_back: float) -> Flags:
+def _by_many_rounds(memory: Memory, present: Flags, rule: Rule, edge: float) -> Flags:
     """Who is found against the others; where no gap says so, also who was and is not back."""
     noise = np.sqrt(np.maximum(memory.rounds, 1.0))
     both = [turned(sums / noise, present) for sums in (memory.mean, memory.way)]
     apart = cut_off(both[0], rule) | cut_off(both[1], rule)
     for sums in both:
         apart |= sums < between(sums, present, memory.gone & ~present, rule)
-    found = apart | far_behind(both[0], present, apart, memory.gone, rule.depth)
-    found |= far_behind(both[1], present, apart, memory.gone, UPPER_SPREADS, set_back)
+    newly, natural = rule.newly(present.size), rule.many_back(present.size, edge)
+    found = apart | far_behind(both[0], present, apart, memory.gone, rule.depth, newly)
+    found |= far_behind(both[1], present, apart, memory.gone, UPPER_SPREADS, newly, natural)
     held = np.zeros_like(found)
     if memory.gone.any() and not apart.any():
         held = memory.gone & ~come_round(both, present, memory.gone, rule)

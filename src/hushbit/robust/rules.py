@@ -3,7 +3,8 @@
 coin      An honest bit is the vote times a random sign of the user's word: a fair coin, whatever
           the data. |ones - n/2| > sqrt(n ln(2 K / rate) / 2) has a chance of rate = 1e-6 among
           K honest users (Hoeffding).
-reach     |s| > reach + z cannot be honest, z² = 2 V ln(2 K D / rate): |E s| <= reach = clip/sigma.
+reach     |s| > reach + z cannot be honest: |E s| <= reach = clip/sigma, on any direction, and
+          z² = 2 V ln(2 K D L / rate), D directions made of ballots, L looks at them.
 humps     Scores of honest users have one hump along any direction, but for natural groups up to
           `share` of the users. A valley (`hushbit.robust.humps`) that cuts off more, and fewer
           than half, divides users of two minds: the smaller group goes, unless the rest differ
@@ -13,9 +14,10 @@ against   A user's scores summed over rounds, in units of their noise, with the 
           `cut_off`. Or, `far_behind`, more than STEPS_BACK below zero,
           where the noise of an honest user who is not set back by training comes with a chance of
           0.13 %, and below median - depth · spread, spread from the median up; only if more than
-          TOLERATED of all users newly do. On the others' mean the depth is where a share `tail` of
-          Gaussian users lies. On the model's way it is as far down as a tenth of users are up, and
-          more than `set_back` have to stand there: training leaves some honest users behind.
+          TOLERATED of all users newly do (among few users, more than chance allows). On the
+          others' mean the depth is where a share `tail` of Gaussian users lies. On the model's way
+          it is as far down as a tenth of users are up, and more than `set_back` have to stand
+          there: training leaves some honest users behind.
           Once more than `share` are out and the gap between them and the others is clear, halfway
           decides for everybody (`between`): honest users who went with a coalition come back, and
           the rest of it goes. Until then who was found is out, where there is no valley, until
@@ -47,6 +49,7 @@ COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit,
 COIN_BITS = 1024  # and show it in few
 ONE_MIND = 0.5
 STEPS_BACK, TOLERATED = 3.0, 0.03
+DEVIATIONS, A_FEW = 5.0, 2.5  # among few users tails, and the spread itself, are small counts
 UPPER = 0.9  # the spread is read off between the median and this quantile,
 UPPER_SPREADS = NormalDist().inv_cdf(UPPER)  # which is so many of it away
 # Without attackers up to 12, 17, 21 and 26 % of an MLP's users were set back at once where
@@ -64,7 +67,7 @@ class Rule:
 
     rate       chance that any honest user is removed in a round by reach, and again by humps
     share      largest natural group of honest users who are all of one mind
-    tail       share of honest users who may stand below the others over rounds, all told
+    tail       share of Gaussian users who stand `depth` below the others over rounds
     memory     what is left of a score a round later
     looks      most times that ballots are looked at in a round
     """
@@ -95,18 +98,32 @@ class Rule:
         """Share of honest users whom training may set back: the more, the more bits say."""
         return float(self.share * max(1.0, edge / EDGE) ** GROWTH)
 
+    def many_back(self, users: int, edge: float) -> float:
+        """How many of so many honest users training or chance may set back."""
+        return max(self.set_back(edge) * users, _by_chance(1 - UPPER, users))
+
+    def newly(self, users: int) -> float:
+        """How many of so many honest users may newly stand in the tail of their sums."""
+        return max(TOLERATED * users, _by_chance(self.tail, users))
+
     @lru_cache(maxsize=16)  # noqa: B019 - a rule is a few numbers
     def limits(self, users: int, reach: float, edge: float) -> Limits:
         """What decides a round of so many users, as numbers."""
         return Limits(
             reach + self.slack(users), self.share, self.hump_rate, self.memory,
-            STEPS_BACK, TOLERATED, self.set_back(edge), self.depth, UPPER, UPPER_SPREADS,
+            STEPS_BACK, self.newly(users), self.many_back(users, edge), self.depth, UPPER,
+            UPPER_SPREADS,
         )  # fmt: skip
 
     def slack(self, users: int) -> float:
         """z: how far an honest score may leave its mean, but for a chance of rate in a round."""
         chances = 2 * users * DIRECTIONS * self.looks / self.rate
         return math.sqrt(2 * SCORE_VARIANCE * math.log(chances))
+
+
+def _by_chance(share: float, users: int) -> float:
+    """Most users of a tail: its share, several deviations of a binomial count, and a few."""
+    return share * users + DEVIATIONS * math.sqrt(share * (1 - share) * users) + A_FEW
 
 
 def loaded_coins(mechanism: Mechanism, ballots: Ballots, rate: float = COIN_RATE) -> Flags:
@@ -153,20 +170,20 @@ def cut_off(sums: Vector, rule: Rule) -> Flags:
 
 
 def far_behind(
-    sums: Vector, present: Flags, apart: Flags, gone: Flags, depth: float, natural: float = 0.0
-) -> Flags:
+    sums: Vector, present: Flags, apart: Flags, gone: Flags, depth: float, newly: float,
+    natural: float = 0.0,
+) -> Flags:  # fmt: skip
     """Who stands more than `depth` spreads below the median of the present, and below zero.
 
-    Nobody if few of them are new, or, beside those set `apart`, no more than a `natural` share
-    of all users stand there.
+    Nobody unless more than `newly` of them are new and, beside those set `apart`, more than
+    `natural` stand there.
     """
     middle, upper = quantiles(sums, present, UPPER)
     spread = max(1.0, (upper - middle) / UPPER_SPREADS)
     limit = min(-STEPS_BACK, middle - depth * spread)
     out = np.asarray(sums < limit)
-    many = np.count_nonzero(out & ~apart) > natural * out.size
-    new = np.count_nonzero(out & ~(apart | gone)) > TOLERATED * out.size
-    return out if many and new else out & False
+    many = np.count_nonzero(out & ~apart) > natural
+    return out if many and np.count_nonzero(out & ~(apart | gone)) > newly else out & False
 
 
 def between(sums: Vector, present: Flags, gone: Flags, rule: Rule) -> float:

@@ -29,7 +29,7 @@ class Limits(NamedTuple):
     hump_rate: float
     keep: float
     steps_back: float
-    tolerated: float
+    newly: float
     set_back: float
     depth: float
     upper: float
@@ -55,7 +55,8 @@ def settle(
 ) -> Settled:  # fmt: skip
     """Hear one look, then say who is against the others; arrays as in `Memory` and `judge`."""
     present = above | below
-    if stands_out(look[0], present, limits) or stands_out(look[1], present, limits):
+    beyond = np.abs(look[2]) * present > limits.reach
+    if stands_out(look[0], present, limits) or stands_out(look[1], present, limits) or beyond.any():
         return Settled(False, present, 0, mean, way, rounds, gone)
     plus = 1.0 if leads_forward(look[0], present) else -1.0
     mean = limits.keep * mean + plus * look[0]
@@ -190,13 +191,12 @@ def add_far_behind(
     limits: Limits, found: Flags,
 ) -> None:  # fmt: skip
     """Mark who stands further below the present than a tail of them does, unless few do."""
-    new, everyone = limits.tolerated * sums.size, natural * sums.size
-    if below(sums, ~known, -limits.steps_back) <= new:
+    if below(sums, ~known, -limits.steps_back) <= limits.newly:
         return
     middle, upper = quantiles(sums, present, limits.upper)
     spread = max(1.0, (upper - middle) / limits.upper_spreads)
     limit = min(-limits.steps_back, middle - depth * spread)
-    if below(sums, ~known, limit) > new and below(sums, ~apart, limit) > everyone:
+    if below(sums, ~known, limit) > limits.newly and below(sums, ~apart, limit) > natural:
         found |= sums < limit
 
 
