@@ -209,6 +209,7 @@ def _adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Row
     the sum over rounds where noise trips no more of the coalition than is tolerated. Off the way
     it pushes by L against m: as far as leaves one hump, each of the coalition spread around L like
     honest users are, and as its score on the mean of all, (1-f) m + f a, stays within `allowed`.
+    Of both together it does as much as leaves one hump in the sums over rounds.
     """
     inner = bare(mechanism)
     against = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
@@ -217,16 +218,34 @@ def _adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Row
         return _repeat(against * honest_norm(mechanism, view), updates)
     assert isinstance(inner, CPA | Subset)
     sigma, share = noise_size(inner), min(view.attackers / view.users, 0.49)
-    pull, back = view.pull.mean / sigma, np.zeros_like(view.pull.mean)
+    honest = pull = view.pull.mean / sigma
+    way = np.zeros_like(pull)
     if view.way is not None:
         way = view.way / float(np.linalg.norm(view.way))
-        back = -allowed_score(share, Rule().set_back(edge_of(inner))) * way
         pull = pull - (pull @ way) * way
+    back = -allowed_score(share, Rule().set_back(edge_of(inner))) * way
     length, natural = float(np.linalg.norm(pull)) or 1.0, view.pull.natural / sigma
     push = hidden_push(length, natural, share, view.users, inner.dim)
+    attack = back - push / length * pull
+    attack *= unseen_part(honest, attack, way, natural, view)
     rng = np.random.default_rng([seed, view.round, 0xADA])
-    pushes = push + natural * rng.normal(size=(len(updates), 1))
-    return np.asarray((back - pushes / length * pull) * sigma, dtype=np.float32)
+    spread = natural * rng.normal(size=(len(updates), 1)) / length * pull
+    return np.asarray((attack - spread) * sigma, dtype=np.float32)
+
+
+def unseen_part(
+    honest: NDArray[np.float64], attack: NDArray[np.float64], way: NDArray[np.float64],
+    natural: float, view: View,
+) -> float:  # fmt: skip
+    """How much of an attack leaves one hump in the sums on mean and way taken together."""
+    share, memory = view.attackers / view.users, Rule().memory
+    scale = math.sqrt((1 + memory) / (1 - memory) / 2)
+    for part in np.linspace(1.0, 0.0, 9):
+        apart, total = honest - part * attack, (1 - share) * honest + share * part * attack
+        on_mean = apart @ total / math.sqrt(total @ total + honest.size / view.users)
+        if one_hump(scale * (on_mean + apart @ way), scale * natural, share, view.users):
+            return float(part)
+    return 0.0
 
 
 def allowed_score(share: float, tolerated: float = TOLERATED) -> float:

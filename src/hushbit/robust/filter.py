@@ -26,6 +26,7 @@ from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import Pulls, Vector, unmask
 from hushbit.robust.rules import (
     ONE_MIND,
+    STEPS_BACK,
     UPPER_SPREADS,
     Rule,
     between,
@@ -36,7 +37,7 @@ from hushbit.robust.rules import (
     loaded_coins,
     other_minds,
 )
-from hushbit.robust.settle import settle
+from hushbit.robust.settle import ROOT_2, settle
 
 FEWEST_USERS = 20
 START, FIRST_STEPS = 0x70, 8
@@ -180,6 +181,8 @@ def _by_many_rounds(memory: Memory, present: Flags, rule: Rule, edge: float) -> 
     noise = np.sqrt(np.maximum(memory.rounds, 1.0))
     both = [turned(sums / noise, present) for sums in (memory.mean, memory.way)]
     apart = cut_off(both[0], rule) | cut_off(both[1], rule)
+    # Who is a little against the others by either sum is so twice.
+    apart |= cut_off((both[0] + both[1]) / ROOT_2, rule, STEPS_BACK / 2)
     for sums in both:
         apart |= sums < between(sums, present, memory.gone & ~present, rule)
     newly, natural = rule.newly(present.size), rule.many_back(present.size, edge)

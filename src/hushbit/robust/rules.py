@@ -157,14 +157,14 @@ def other_minds(scores: Vector, accepted: Flags, rule: Rule) -> Flags:
     return out
 
 
-def cut_off(sums: Vector, rule: Rule) -> Flags:
-    """Who stands beyond a valley, the hump there further from zero than noise goes.
+def cut_off(sums: Vector, rule: Rule, steps: float = STEPS_BACK) -> Flags:
+    """Who stands beyond a valley, the hump there more than `steps` from zero.
 
     Below are those who work against the others, above those who move the mean by themselves.
     """
     everyone, least = np.ones(sums.size, dtype=np.bool_), int(rule.share * sums.size)
-    low = valley(sums, everyone, least, rule.hump_rate, -STEPS_BACK)
-    high = valley(-sums, everyone, least, rule.hump_rate, -STEPS_BACK)
+    low = valley(sums, everyone, least, rule.hump_rate, -steps)
+    high = valley(-sums, everyone, least, rule.hump_rate, -steps)
     below = sums < (low if low < NOWHERE else -NOWHERE)
     return np.asarray(below | (-sums < (high if high < NOWHERE else -NOWHERE)))
 

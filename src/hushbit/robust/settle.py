@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hushbit.kernels.jit import njit
 from hushbit.robust.humps import NARROWEST, NOWHERE, middle_of, quantiles, valley
 
+ROOT_2 = np.sqrt(2.0)
 Vector = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
@@ -112,7 +113,8 @@ def against_others(
     for sums in both:
         if not leads_forward(sums, present):
             sums *= -1.0
-        add_cut_off(sums, limits, found)
+        add_cut_off(sums, limits, limits.steps_back, found)
+    add_cut_off((both[0] + both[1]) / ROOT_2, limits, limits.steps_back / 2, found)
     for sums in both:
         add_between(sums, present, gone, limits, found)
     apart, known = found.copy(), found | gone
@@ -173,14 +175,14 @@ def add_held(both: Vector, present: Flags, gone: Flags, limits: Limits, found: F
 
 
 @njit
-def add_cut_off(sums: Vector, limits: Limits, found: Flags) -> None:
+def add_cut_off(sums: Vector, limits: Limits, steps: float, found: Flags) -> None:
     """Mark who stands beyond a valley, below or above."""
     if sums.max() - sums.min() < 3 * NARROWEST:
         return  # there is no room for a valley
     everyone, least = np.ones(sums.size, np.bool_), int(limits.share * sums.size)
     for sign in (1.0, -1.0):
         signed = sign * sums
-        cut = valley(signed, everyone, least, limits.hump_rate, -limits.steps_back)
+        cut = valley(signed, everyone, least, limits.hump_rate, -steps)
         if cut < NOWHERE:
             found |= signed < cut
 
