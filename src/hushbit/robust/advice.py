@@ -17,12 +17,13 @@ def advice(settings: Settings) -> list[str]:
         )
     if settings.attackers >= 0.5:
         lines.append(
-            "the majority says which way is forward: no filter helps against half of the users"
+            "the majority says which way is forward: against half of the users nothing is promised"
         )
-    if settings.mechanism == "cpa" and settings.clip is None:
+    if settings.mechanism in ("cpa", "nested") and settings.clip is None:
         lines.append(
             "without --clip whoever stays within the points counts as honest, and wide points "
             "drown what users have in common: take --mechanism cpa-auto, which finds its points, "
-            "or --rotate --clip C --radius C/(2 sqrt(dim)), C about as long as an update"
+            "or cpa of two points with --rotate --clip C --radius C/(2 sqrt(dim)), C about as long "
+            "as an update"
         )
     return lines
