@@ -110,6 +110,37 @@ def valley(
             until[int((values[i] - low) / step) + 1] += 1
     for b in range(bins):
         until[b + 1] += until[b]
+    return float(deepest_valley(until, users, low, step, least, rate, top))
+
+
+@njit
+def valley_of_all(
+    values: NDArray[np.float64], low: float, high: float, sign: float, least: int, rate: float,
+    top: float,
+) -> float:  # fmt: skip
+    """`valley` of sign · values, all present, whose least and largest value are known."""
+    if 2 * least >= values.size or high - low < 3 * NARROWEST:
+        return NOWHERE
+    step = max(1.0, (high - low) / MOST_BINS)
+    until = np.zeros(int((high - low) / step) + 2, np.int64)
+    if step == 1.0:
+        for i in range(values.size):
+            until[int(sign * values[i] - low) + 1] += 1
+    else:
+        for i in range(values.size):
+            until[int((sign * values[i] - low) / step) + 1] += 1
+    for b in range(until.size - 1):
+        until[b + 1] += until[b]
+    return float(deepest_valley(until, values.size, low, step, least, rate, top))
+
+
+@njit
+def deepest_valley(
+    until: NDArray[np.int64], users: int, low: float, step: float, least: int, rate: float,
+    top: float,
+) -> float:  # fmt: skip
+    """What `valley` says, from the numbers of users below each bin."""
+    bins = until.size - 1
     deepest, cut = np.sqrt(2 * np.log(WIDTHS * bins * bins / rate)), NOWHERE
     width = NARROWEST
     for _ in range(WIDTHS):

@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.kernels.jit import njit
-from hushbit.robust.humps import NARROWEST, NOWHERE, middle_of, quantiles, valley
+from hushbit.robust.humps import (
+    NARROWEST,
+    NOWHERE,
+    middle_of,
+    quantiles,
+    valley,
+    valley_of_all,
+)
 
 ROOT_2 = np.sqrt(2.0)
 Vector = NDArray[np.float64]
@@ -56,8 +63,11 @@ def settle(
 ) -> Settled:  # fmt: skip
     """Hear one look, then say who is against the others; arrays as in `Memory` and `judge`."""
     present = above | below
-    beyond = np.abs(look[2]) * present > limits.reach
-    if stands_out(look[0], present, limits) or stands_out(look[1], present, limits) or beyond.any():
+    farthest = 0.0
+    for user in range(present.size):
+        farthest = max(farthest, abs(look[2, user]) * present[user])
+    new = farthest > limits.reach or stands_out(look[0], present, limits)
+    if new or stands_out(look[1], present, limits):
         return Settled(False, present, 0, mean, way, rounds, gone)
     plus = 1.0 if leads_forward(look[0], present) else -1.0
     mean = limits.keep * mean + plus * look[0]
@@ -177,14 +187,14 @@ def add_held(both: Vector, present: Flags, gone: Flags, limits: Limits, found: F
 @njit
 def add_cut_off(sums: Vector, limits: Limits, steps: float, found: Flags) -> None:
     """Mark who stands beyond a valley, below or above."""
-    if sums.max() - sums.min() < 3 * NARROWEST:
+    low, high, least = sums.min(), sums.max(), int(limits.share * sums.size)
+    if high - low < 3 * NARROWEST:
         return  # there is no room for a valley
-    everyone, least = np.ones(sums.size, np.bool_), int(limits.share * sums.size)
     for sign in (1.0, -1.0):
-        signed = sign * sums
-        cut = valley(signed, everyone, least, limits.hump_rate, -steps)
+        first, last = (low, high) if sign > 0 else (-high, -low)
+        cut = valley_of_all(sums, first, last, sign, least, limits.hump_rate, -steps)
         if cut < NOWHERE:
-            found |= signed < cut
+            found |= sign * sums < cut
 
 
 @njit
