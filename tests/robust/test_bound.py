@@ -64,7 +64,7 @@ def test_the_limit_sinks_with_the_coalition_below_it():
         for more, found in ((-0.1, False), (0.1, True)):
             all_sums = np.concatenate([np.full(below, -depth - more), sums])
             out = far_behind(
-                all_sums, everyone, ~everyone, ~everyone, rule.depth, rule.newly(users)
+                all_sums, everyone, ~everyone, ~everyone, rule.depth, rule.newly(users), everyone
             )
             assert out[:below].all() == found
 

@@ -99,6 +99,17 @@ def test_who_was_found_stays_out_while_rounds_say_nothing():
     assert verdict.accepted[80:].mean() > 0.98
 
 
+def test_one_round_is_no_record():
+    """A natural group against the others in the first rounds, with them later: nobody is out."""
+    memory = Memory.fresh(USERS)
+    for number in range(12):
+        places = np.where(np.arange(USERS) < 24, -6.0 if number < 2 else 3.0, 3.0)
+        means, axis = planted(USERS, DIM, places)
+        verdict = judge(packed(votes(means, number)), Rule(), None, memory, axis)
+        memory = verdict.memory
+        assert verdict.removed == 0
+
+
 def test_most_users_have_scores_above_zero():
     scores = np.array([-3.0, -2.0, -1.0, 5.0, 6.0])
     assert (turned(scores, np.arange(5) < 4) == -scores).all()

@@ -30,13 +30,13 @@ REACH = 10.0
 
 def behind(sums, present=EVERYONE, gone=NOBODY, apart=NOBODY):
     """Who is far behind on the others' mean."""
-    return far_behind(sums, present, apart, gone, RULE.depth, RULE.newly(sums.size))
+    return far_behind(sums, present, apart, gone, RULE.depth, RULE.newly(sums.size), sums < np.inf)
 
 
 def set_back(sums, present=EVERYONE, gone=NOBODY, apart=NOBODY):
     """Who is far behind on the model's way."""
     newly, natural = RULE.newly(sums.size), RULE.many_back(sums.size, 0.2)
-    return far_behind(sums, present, apart, gone, UPPER_SPREADS, newly, natural)
+    return far_behind(sums, present, apart, gone, UPPER_SPREADS, newly, sums < np.inf, natural)
 
 
 def judged(scores, reach=REACH):

@@ -98,9 +98,10 @@ def test_sums_at_the_very_edges_are_judged_as_by_the_rules():
         sums = [drawn(rng, users, rng.choice(KINDS)) for _ in range(2)]
         present, gone = rng.uniform(size=(2, users)) < [[0.8], [rng.choice([0.0, 0.3])]]
         present[0] = True
-        memory = Memory(*sums, np.zeros(users), sums[0], gone)
+        noise = np.sqrt(rounds := rng.choice([1.0, 4.0], users, p=[0.1, 0.9]))
+        memory = Memory(*(noise * part for part in sums), rounds, sums[0], gone)
         exact = _by_many_rounds(memory, present, RULE, 0.5)
-        made = against_others(*sums, memory.rounds, present, gone, limits[users])
+        made = against_others(memory.mean, memory.way, rounds, present, gone, limits[users])
         assert (made == exact).all()
         found += bool(exact.any())
     assert 100 < found < 500

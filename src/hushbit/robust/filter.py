@@ -26,6 +26,7 @@ from hushbit.robust.memory import Memory
 from hushbit.robust.pulls import Pulls, Vector, unmask
 from hushbit.robust.rules import (
     ONE_MIND,
+    SEEN,
     STEPS_BACK,
     UPPER_SPREADS,
     Rule,
@@ -186,8 +187,9 @@ def _by_many_rounds(memory: Memory, present: Flags, rule: Rule, edge: float) -> 
     for sums in both:
         apart |= sums < between(sums, present, memory.gone & ~present, rule)
     newly, natural = rule.newly(present.size), rule.many_back(present.size, edge)
-    found = apart | far_behind(both[0], present, apart, memory.gone, rule.depth, newly)
-    found |= far_behind(both[1], present, apart, memory.gone, UPPER_SPREADS, newly, natural)
+    gone, seen = memory.gone, memory.rounds >= SEEN
+    found = apart | far_behind(both[0], present, apart, gone, rule.depth, newly, seen)
+    found |= far_behind(both[1], present, apart, gone, UPPER_SPREADS, newly, seen, natural)
     held = np.zeros_like(found)
     if memory.gone.any() and not apart.any():
         held = memory.gone & ~come_round(both, present, memory.gone, rule)

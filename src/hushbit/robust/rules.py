@@ -49,6 +49,7 @@ COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit,
 COIN_BITS = 1024  # and show it in few
 ONE_MIND = 0.5
 STEPS_BACK, TOLERATED = 3.0, 0.03
+SEEN = 3.0  # rounds, as the sums' noise counts them: one round is no record
 DEVIATIONS, A_FEW = 5.0, 2.5  # among few users tails, and the spread itself, are small counts
 UPPER = 0.9  # the spread is read off between the median and this quantile,
 UPPER_SPREADS = NormalDist().inv_cdf(UPPER)  # which is so many of it away
@@ -111,7 +112,7 @@ class Rule:
         """What decides a round of so many users, as numbers."""
         return Limits(
             reach + self.slack(users), self.share, self.hump_rate, self.memory,
-            STEPS_BACK, self.newly(users), self.many_back(users, edge), self.depth, UPPER,
+            STEPS_BACK, SEEN, self.newly(users), self.many_back(users, edge), self.depth, UPPER,
             UPPER_SPREADS,
         )  # fmt: skip
 
@@ -171,17 +172,17 @@ def cut_off(sums: Vector, rule: Rule, steps: float = STEPS_BACK) -> Flags:
 
 def far_behind(
     sums: Vector, present: Flags, apart: Flags, gone: Flags, depth: float, newly: float,
-    natural: float = 0.0,
+    seen: Flags, natural: float = 0.0,
 ) -> Flags:  # fmt: skip
     """Who stands more than `depth` spreads below the median of the present, and below zero.
 
-    Nobody unless more than `newly` of them are new and, beside those set `apart`, more than
-    `natural` stand there.
+    Nobody who was not `seen` often enough; and nobody unless more than `newly` of them are new
+    and, beside those set `apart`, more than `natural` stand there.
     """
     middle, upper = quantiles(sums, present, UPPER)
     spread = max(1.0, (upper - middle) / UPPER_SPREADS)
     limit = min(-STEPS_BACK, middle - depth * spread)
-    out = np.asarray(sums < limit)
+    out = np.asarray((sums < limit) & seen)
     many = np.count_nonzero(out & ~apart) > natural
     return out if many and np.count_nonzero(out & ~(apart | gone)) > newly else out & False
 

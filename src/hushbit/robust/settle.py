@@ -37,6 +37,7 @@ class Limits(NamedTuple):
     hump_rate: float
     keep: float
     steps_back: float
+    seen: float
     newly: float
     set_back: float
     depth: float
@@ -127,10 +128,10 @@ def against_others(
     add_cut_off((both[0] + both[1]) / ROOT_2, limits, limits.steps_back / 2, found)
     for sums in both:
         add_between(sums, present, gone, limits, found)
-    apart, known = found.copy(), found | gone
-    add_far_behind(both[0], present, apart, known, limits.depth, 0.0, limits, found)
+    apart, known, seen = found.copy(), found | gone, rounds >= limits.seen
+    add_far_behind(both[0], present, apart, known, limits.depth, 0.0, seen, limits, found)
     add_far_behind(
-        both[1], present, apart, known, limits.upper_spreads, limits.set_back, limits, found
+        both[1], present, apart, known, limits.upper_spreads, limits.set_back, seen, limits, found
     )
     if not apart.any():
         all_told = found.copy()
@@ -200,16 +201,17 @@ def add_cut_off(sums: Vector, limits: Limits, steps: float, found: Flags) -> Non
 @njit
 def add_far_behind(
     sums: Vector, present: Flags, apart: Flags, known: Flags, depth: float, natural: float,
-    limits: Limits, found: Flags,
+    seen: Flags, limits: Limits, found: Flags,
 ) -> None:  # fmt: skip
     """Mark who stands further below the present than a tail of them does, unless few do."""
-    if below(sums, ~known, -limits.steps_back) <= limits.newly:
+    new = seen & ~known
+    if below(sums, new, -limits.steps_back) <= limits.newly:
         return
     middle, upper = quantiles(sums, present, limits.upper)
     spread = max(1.0, (upper - middle) / limits.upper_spreads)
     limit = min(-limits.steps_back, middle - depth * spread)
-    if below(sums, ~known, limit) > limits.newly and below(sums, ~apart, limit) > natural:
-        found |= sums < limit
+    if below(sums, new, limit) > limits.newly and below(sums, seen & ~apart, limit) > natural:
+        found |= (sums < limit) & seen
 
 
 @njit
