@@ -15,6 +15,7 @@ from hushbit.lab.experiments.nested import NESTED
 from hushbit.lab.experiments.nmse import NMSE
 from hushbit.lab.experiments.resnet import RESNET
 from hushbit.lab.experiments.robustness import ROBUSTNESS
+from hushbit.lab.experiments.shares import SHARES_OF_ATTACKERS
 from hushbit.lab.experiments.theorem1 import THEOREM1
 from hushbit.lab.experiments.theorem2 import THEOREM2
 from hushbit.lab.experiments.whole_message import WHOLE_MESSAGE
@@ -40,6 +41,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ACCURACY,
         ACCURACY_CIFAR,
         ROBUSTNESS,
+        SHARES_OF_ATTACKERS,
         WHOLE_MESSAGE,
     )
 }  # fmt: skip

@@ -56,6 +56,13 @@ def private(model: str, rounds: int, **options: Any) -> Settings:
     })  # fmt: skip
 
 
+def open_settings(rounds: int, **options: Any) -> Settings:
+    """The linear model trained alike with plain updates: no clip, no privacy."""
+    bare = {"mechanism": "fedavg", "epsilon_per_bit": None, "clip": None, "radius": None,
+            "rotate": False}  # fmt: skip
+    return private("linear", rounds, **bare, **options)
+
+
 def with_ballots(model: str, rounds: int, attacks: Sequence[str]) -> list[Series]:
     """Every attack without defence and with the filter; the same run without attackers.
 
@@ -74,7 +81,9 @@ def with_ballots(model: str, rounds: int, attacks: Sequence[str]) -> list[Series
                 continue
             few = model != "linear"
             most = 1 if bare else (2 if attack in DIFFERING else 1) if few else None
-            made.append(Series(_scheme("CPA", defence), "corrected", settings, where, at_most=most))
+            made.append(
+                Series(scheme_of("CPA", defence), "corrected", settings, where, at_most=most)
+            )
     return made
 
 
@@ -85,7 +94,7 @@ def natural(model: str, rounds: int) -> list[Series]:
         "Dirichlet 0.1": {"partition": "dirichlet", "alpha": 0.1},
     }
     return [
-        Series(_scheme("CPA", defence), "corrected",
+        Series(scheme_of("CPA", defence), "corrected",
                private(model, rounds, defence=defence, **options),
                {"model": model, "attack": f"none ({name})", "share": 0.0},
                at_most=None if model == "linear" else 1)
@@ -101,17 +110,17 @@ def comparators(rounds: int, attacks: Sequence[str], defences: Sequence[str]) ->
         more = {} if attack == "none" else {"attack": attack, "attackers": SHARE}
         where: Where = {"model": f"linear, {OPEN_USERS} users", "attack": attack,
                  "share": 0.0 if attack == "none" else SHARE}  # fmt: skip
-        bare = {"mechanism": "fedavg", "epsilon_per_bit": None, "clip": None, "radius": None,
-                "rotate": False, "users": OPEN_USERS}  # fmt: skip
         for defence in defences:
-            settings = private("linear", rounds, defence=defence, **bare, **more)
-            made.append(Series(_scheme("FedAvg", defence), "corrected", settings, where, at_most=1))
+            settings = open_settings(rounds, defence=defence, users=OPEN_USERS, **more)
+            made.append(
+                Series(scheme_of("FedAvg", defence), "corrected", settings, where, at_most=1)
+            )
         for defence in ("median", "trimmed-mean"):
             options = {"rotate": False, "points": 4, "clip": None, "radius": 0.05,
                        "users": OPEN_USERS}  # fmt: skip
             settings = private("linear", rounds, defence=defence, **options, **more)
             made.append(
-                Series(_scheme("CPA histogram", defence), "corrected", settings, where, at_most=1)
+                Series(scheme_of("CPA histogram", defence), "corrected", settings, where, at_most=1)
             )
     return made
 
@@ -141,7 +150,8 @@ def findings(series: Sequence[Series], found: Sequence[Sequence[Outcome]]) -> Fi
     )
 
 
-def _scheme(name: str, defence: str) -> str:
+def scheme_of(name: str, defence: str) -> str:
+    """How a mechanism with a defence is called."""
     return f"{name}, {'no defence' if defence == 'none' else defence}"
 
 
