@@ -10,22 +10,12 @@ import pytest
 from hushbit import CPA, NestedCPA, Rotated, RoundKey, SeededCoins, Subset
 from hushbit.baselines import MVU, FedAvg, SignRR
 from hushbit.errors import InvalidInput
-from hushbit.robust.attacks import (
-    CRAFTED,
-    Pull,
-    View,
-    against_clip,
-    allowed_score,
-    craft,
-    directed_bits,
-    hidden_push,
-    honest_norm,
-    little_z,
-    one_hump,
-    pull_of,
-)
+from hushbit.robust.adaptive import allowed_score, hidden_push, one_hump
+from hushbit.robust.attacks import CRAFTED, craft, little_z
+from hushbit.robust.forged import against_clip, directed_bits
 from hushbit.robust.pulls import noise_size
 from hushbit.robust.rules import STEPS_BACK, TOLERATED, Rule
+from hushbit.robust.view import Pull, View, honest_norm, pull_of
 from hushbit.tuning.norm_vote import NormVote
 from hushbit.words import all_words
 

@@ -9,10 +9,12 @@ import pytest
 from hushbit import CPA, NestedCPA, Rotated, RoundKey, SeededCoins, Subset
 from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
 from hushbit.fl.attacks import cast_attacked
-from hushbit.robust.attacks import View, against_clip, craft, directed_bits
+from hushbit.robust.attacks import craft
 from hushbit.robust.filter import filter_ballots
 from hushbit.robust.filtered import filtered_tally
+from hushbit.robust.forged import against_clip, directed_bits
 from hushbit.robust.rules import SCORE_VARIANCE, Rule
+from hushbit.robust.view import View
 from hushbit.tuning.norm_vote import NormVote
 
 KEY = RoundKey(b"f" * 32, 2)

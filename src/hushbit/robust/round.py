@@ -13,12 +13,14 @@ from hushbit.errors import InvalidInput
 from hushbit.fl.settings import Settings
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
-from hushbit.robust.attacks import CRAFTED, View, against_clip, craft, directed_bits, pull_of
+from hushbit.robust.attacks import CRAFTED, craft
 from hushbit.robust.comparators import COMPARATORS, robust_mean
 from hushbit.robust.filter import Verdict
 from hushbit.robust.filtered import filtered_tally
+from hushbit.robust.forged import against_clip, directed_bits
 from hushbit.robust.layers import bare
 from hushbit.robust.memory import Memory, State
+from hushbit.robust.view import View, pull_of
 from hushbit.tally import Tally
 
 FROM_HISTOGRAM = ("median", "trimmed-mean")
