@@ -49,7 +49,8 @@ def warm_memory(users: int, found: bool) -> Memory:
     rng = np.random.default_rng(1)
     gone = rng.uniform(size=users) < (ATTACKERS if found else 0.0)
     sums = np.where(gone, -40.0, 10.0) + rng.normal(size=users)
-    return Memory(sums, sums, np.full(users, 10.0), rng.normal(size=users), gone)
+    everyone = np.ones(users, dtype=np.bool_)
+    return Memory(sums, sums, np.full(users, 10.0), rng.normal(size=users), gone, everyone)
 
 
 def least_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[str, float]:

@@ -7,6 +7,8 @@ import pytest
 from engine_jobs import SHARED, bits, count, deadly, jobs, merge, refuse
 from hushbit.engine import Alone, Ray
 from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
+from hushbit.fl.settings import Settings
+from hushbit.lab.runs import run
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.flower
@@ -27,6 +29,11 @@ def test_ray_gives_the_same_bits_and_survives_a_kill(
             engine.run(refuse, SHARED, jobs(), merge)
         with pytest.raises(HushbitError, match="more tries"):
             engine.run(count, SHARED, deadly(tmp_path / "again", 1, times=99), merge)
+        filtered = Settings(
+            users=60, rounds=3, mechanism="cpa", epsilon_per_bit=1.0, rotate=True, clip=0.5,
+            radius=0.04, attack="directed", attackers=0.3, defence="spectral", seed=3,
+        )  # fmt: skip
+        assert run(filtered, engine=engine)["history"] == run(filtered)["history"]
 
 
 def test_a_running_cluster_brings_its_own_workers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,7 +119,7 @@ def test_passes_over_ballots_do_not_grow_with_users():
 def test_a_round_with_a_warm_memory_and_nobody_to_find_looks_once():
     pulls = packed(votes(np.zeros((400, 2000))))
     memory = Memory.fresh(400).heard(np.ones(400), np.ones(400), 0.9)
-    memory = Memory(memory.mean, memory.way, memory.rounds, np.arange(400.0), memory.gone)
+    memory = memory.after(np.arange(400.0), memory.gone)
     with mock.patch.object(pulls, "look", wraps=pulls.look) as asked:
         assert judge(pulls, Rule(), None, memory, np.ones(2000)).removed == 0
     assert asked.call_count == 1

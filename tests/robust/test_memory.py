@@ -33,9 +33,20 @@ def test_rows_of_some_users_come_and_go():
     assert not memory.mean.any()
 
 
+def test_scores_of_the_last_round_are_gone_on_with_only_if_all_were_there():
+    memory = Memory.fresh(5)
+    for some in (np.array([1, 4]), np.array([0, 1, 2])):
+        rows = memory.of(some)
+        assert not rows.goes_on
+        memory = memory.with_rows(some, rows.after(np.ones(some.size), some < 0))
+        assert memory.last.tolist() == [user in some for user in range(5)]
+    assert memory.of(np.array([0, 2])).goes_on
+    assert not memory.of(np.array([0, 4])).goes_on
+
+
 def test_a_checkpoint_brings_all_of_it_back():
     memory = Memory.fresh(4).heard(np.arange(4.0), np.ones(4), 0.9)
-    memory = Memory(memory.mean, memory.way, memory.rounds, np.ones(4), np.arange(4) > 2)
+    memory = memory.after(np.ones(4), np.arange(4) > 2)
     back = Memory.resumed(memory.state)
     assert all((getattr(back, name) == part).all() for name, part in vars(memory).items())
     assert back.gone.dtype == np.bool_
@@ -131,14 +142,15 @@ def test_a_majority_is_never_against_the_others():
 
 
 def judged_after(mean, way, gone=False):
-    """Whom a round of pure noise leaves out, the sums of earlier rounds being these."""
+    """Who is out after a round of pure noise, the sums of earlier rounds being these."""
     rounds, keep = 10.0, Rule().memory
     before = math.sqrt(keep**2 * rounds + 1) / keep
     sums = (np.full(USERS, before * np.asarray(part)) for part in (mean, way))
     shared = np.random.default_rng(3).normal(size=USERS)
-    memory = Memory(*sums, np.full(USERS, rounds), shared, np.full(USERS, gone))
+    everyone = np.ones(USERS, dtype=np.bool_)
+    memory = Memory(*sums, np.full(USERS, rounds), shared, everyone & gone, everyone)
     means, axis = planted(USERS, DIM, 0.0)
-    return ~judge(packed(votes(means, 1)), Rule(), None, memory, axis).accepted
+    return judge(packed(votes(means, 1)), Rule(), None, memory, axis).memory.gone
 
 
 def test_a_tail_that_training_leaves_behind_stays_and_a_coalition_does_not():
@@ -205,5 +217,5 @@ def test_found_before_and_newly_found_leave_a_majority():
 def test_a_damaged_memory_is_refused(name, bad):
     state = Memory.fresh(3).state
     assert Memory.resumed(state).mean.tolist() == [0, 0, 0]
-    with pytest.raises(InvalidInput, match="one finite number each a user"):
+    with pytest.raises(InvalidInput, match="each a finite number for every user"):
         Memory.resumed({**state, name: bad})

@@ -110,6 +110,7 @@ def test_the_histogram_serves_median_and_trimmed_mean_with_privacy():
 @pytest.mark.parametrize("wrong", [
     {"defence": "krum"}, {"defence": "median"}, {"defence": "luck"},
     {"attack": "luck", "attackers": 0.1}, {"attack": "directed"},
+    {"defence": "spectral", "mechanism": "laplace", "rotate": False, "clip": None},
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(wrong):
     with pytest.raises(InvalidInput):
@@ -134,6 +135,7 @@ def test_a_filter_that_sees_little_is_told_of():
     ):
         (line,) = advice(dataclasses.replace(good, **change))
         assert word in line
+    assert advice(dataclasses.replace(good, users=39, participation=0.5)) == []  # 20 take part
 
 
 def test_the_command_line_knows_attack_and_defence(capsys):

@@ -61,7 +61,8 @@ def case(seed):
     gone = rng.uniform(size=users) < rng.choice([0.0, 0.3, 0.6])
     gone |= (sums[0] < -4) & (rng.uniform() < 0.5)
     coins = rng.uniform(size=users) < rng.choice([0.0, 0.0, 0.1, 0.6])
-    return look, Memory(*sums, rounds, rng.normal(size=users), gone), coins
+    everyone = np.ones(users, dtype=np.bool_)
+    return look, Memory(*sums, rounds, rng.normal(size=users), gone, everyone), coins
 
 
 def same(one, other):
@@ -81,7 +82,7 @@ def test_a_compiled_round_equals_the_rules_one_by_one(batch):
         pulls, way = Given(look), np.ones(1)
         loaded = coins if few(coins) else coins & False
         sides = halves(memory, loaded)
-        verdict = judge(pulls, RULE, coins, memory, way)
+        verdict = judge(pulls, RULE, loaded, memory, way)
         same(verdict, ruled(pulls, RULE, loaded, memory, way, sides, look))
         found += verdict.against > 0
         by_memory += bool((verdict.memory.gone & ~memory.gone).any())
@@ -99,7 +100,7 @@ def test_sums_at_the_very_edges_are_judged_as_by_the_rules():
         present, gone = rng.uniform(size=(2, users)) < [[0.8], [rng.choice([0.0, 0.3])]]
         present[0] = True
         noise = np.sqrt(rounds := rng.choice([1.0, 4.0], users, p=[0.1, 0.9]))
-        memory = Memory(*(noise * part for part in sums), rounds, sums[0], gone)
+        memory = Memory(*(noise * part for part in sums), rounds, sums[0], gone, present)
         exact = _by_many_rounds(memory, present, RULE, 0.5)
         made = against_others(memory.mean, memory.way, rounds, present, gone, limits[users])
         assert (made == exact).all()
@@ -142,16 +143,21 @@ def test_rows_of_another_width_are_refused_before_any_kernel_reads_them():
         wide.absorb(wide.empty_counters(True), ballots.payload, keys)
 
 
-def test_users_who_come_back_are_counted_though_no_half_holds_them():
-    """Found before, and ahead of the others now: their ballots are in neither half."""
+def test_users_who_come_back_are_counted_once_they_have_been_looked_at():
+    """Found before, and with the others now: their ballots are in no half until the next round."""
     users, key = 300, RoundKey(bytes(32), 1)
     mechanism = CPA(5000, 0.5, 0.02)
     ballots = mechanism.encode_many(
         np.zeros((users, 5000)), key.users(np.arange(users)), SeededCoins(0)
     )
     sums, gone = np.full(users, 8.0), np.arange(users) < 100
-    memory = Memory(sums, sums, np.ones(users), np.arange(users) - 150.0, gone)
-    tally, verdict = filtered_tally(mechanism, ballots, key, memory=memory, way=np.ones(5000))
+    everyone = np.ones(users, dtype=np.bool_)
+    memory = Memory(sums, sums, np.ones(users), np.arange(users) - 150.0, gone, everyone)
+    way = np.ones(5000)
+    tally, verdict = filtered_tally(mechanism, ballots, key, memory=memory, way=way)
+    assert not verdict.accepted[gone].any()
+    assert verdict.memory.gone[gone].mean() < 0.05
+    tally, verdict = filtered_tally(mechanism, ballots, key, memory=verdict.memory, way=way)
     assert verdict.accepted[gone].mean() > 0.95
     plain = mechanism.tally(key, histogram=False)
     plain.add_many(accepted_only(ballots, verdict.accepted))

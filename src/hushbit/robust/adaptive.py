@@ -14,7 +14,6 @@ from hushbit.robust.layers import bare
 from hushbit.robust.pulls import edge_of, noise_size
 from hushbit.robust.rules import STEPS_BACK, TOLERATED, Rule
 from hushbit.robust.view import Rows, View
-from hushbit.subset import Subset
 
 
 def adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Rows | None:
@@ -28,7 +27,7 @@ def adaptive(updates: Rows, mechanism: Mechanism, view: View, seed: int) -> Rows
     not known what ballots decode to, or users are so few that there is no filter.
     """
     inner = bare(mechanism)
-    if not isinstance(inner, CPA | Subset) or view.users < FEWEST_USERS or view.pull is None:
+    if not isinstance(inner, CPA) or view.users < FEWEST_USERS or view.pull is None:
         return None
     sigma, share = noise_size(inner), min(view.attackers / view.users, 0.49)
     honest = pull = view.pull.mean / sigma

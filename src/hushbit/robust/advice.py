@@ -9,11 +9,11 @@ def advice(settings: Settings) -> list[str]:
     if settings.defence != "spectral":
         return []
     lines = []
-    present = settings.users * settings.participation
+    present = max(1, round(settings.participation * settings.users))
     if present < FEWEST_USERS:
         lines.append(
-            f"the filter compares users and judges nobody among fewer than {FEWEST_USERS}; "
-            f"{present:.0f} take part in a round"
+            f"the filter compares users with each other, and does not among fewer than "
+            f"{FEWEST_USERS}; {present} take part in a round"
         )
     if settings.attackers >= 0.5:
         lines.append(

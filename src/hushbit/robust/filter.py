@@ -3,14 +3,17 @@
 1. Ballots whose bits are no fair coins go.
 2. Every ballot is scored, its own part left out, on the mean of the others and on what users share
    besides: the sum of those who scored above the median on it last time, less the sum of those
-   below. That is a step of the power method, and users stay the same from round to round, so it
-   goes on where the last round stopped. The rules (`hushbit.robust.rules`) say who goes; again,
-   until nobody does. Who moves the mean is seen along it.
+   below. That is a step of the power method; where all were there in the last round it goes on
+   from its first look, else it takes several steps from chance. The rules
+   (`hushbit.robust.rules`) say who goes; again, until nobody does. Who moves the mean is seen
+   along it.
 3. Scores on the mean, and on the way that the model has come, are summed over rounds
    (`hushbit.robust.memory`): who is against the others there goes as well, until that changes.
+   Who comes back is counted from the next round on, in which it is looked at like anybody else.
 
-A fixed number of passes over packed ballots, so linear in users, whatever the ballots say: one
-that counts and unmasks, both halves of step 2 apart, and one that scores on all directions.
+A bounded number of passes over packed ballots, so linear in users, whatever the ballots say:
+mostly two, one that counts and unmasks, both halves of step 2 apart, and one that scores on all
+directions.
 """
 
 from dataclasses import dataclass, replace
@@ -81,22 +84,20 @@ def judge(
     `sides` are the `halves` that were counted by themselves.
     """
     memory = Memory.fresh(pulls.users) if memory is None else memory
-    nobody = np.zeros(pulls.users, dtype=np.bool_)
-    loaded = coins if coins is not None and few(coins) else nobody
+    loaded = np.zeros(pulls.users, dtype=np.bool_) if coins is None else coins
     if pulls.users < FEWEST_USERS:
-        return Verdict(~loaded, pulls.reach, int(loaded.sum()), 0, 0, memory)
+        return _verdict(pulls, loaded, still_in(loaded, memory.gone), 0, memory)
     above, below = halves(memory, loaded) if sides is None else sides
-    if not memory.begun:
+    if not memory.goes_on:
         return ruled(pulls, rule, loaded, memory, way, (above, below), None)
     look = pulls.look(above, below, way)
     if way is not None:
         heard = memory.mean, memory.way, memory.rounds, memory.gone
         limits = rule.limits(pulls.users, pulls.reach, pulls.edge)
-        made = settle(look, above, below, loaded, *heard, limits)
+        made = settle(look, above, below, *heard, limits)
         if made.usual:
-            kept = Memory(made.mean, made.way, made.rounds, look[1], made.gone)
-            coined = int(np.count_nonzero(loaded))
-            return Verdict(made.accepted, pulls.reach, coined, 0, made.against, kept)
+            kept = replace(memory, mean=made.mean, way=made.way, rounds=made.rounds)
+            return _verdict(pulls, loaded, made.accepted, 0, kept.after(look[1], made.gone))
     return ruled(pulls, rule, loaded, memory, way, (above, below), look)
 
 
@@ -108,30 +109,36 @@ def ruled(
 
     `hushbit.robust.settle` says the same of a round in which nobody new stands out.
     """
-    counted, nobody = sides[0] | sides[1], np.zeros_like(loaded)
+    counted, gone = sides[0] | sides[1], np.zeros_like(loaded)
     look = look_from_chance(pulls, counted, way) if look is None else look
-    here, look = _by_this_round(pulls, counted, look, rule, way)
-    gone = nobody
+    present, last, crowded = _by_this_round(pulls, counted, look, rule, way)
+    if crowded and not (counted | loaded).all():
+        # Those held from before and those found now are too many: all are looked at together.
+        freed = replace(memory, gone=gone)
+        return ruled(pulls, rule, loaded, freed, way, halves(freed, loaded), None)
     if way is not None:
-        present = counted & ~here
-        memory = memory.heard(turned(look[0], present), look[2], rule.memory)
+        memory = memory.heard(turned(last[0], present), last[2], rule.memory)
         gone = _by_many_rounds(memory, present, rule, pulls.edge)
-    memory = replace(memory, gone=gone, shared=look[1])
-    out = loaded | here
-    gone = gone & ~out if few(out | gone) else nobody
-    return Verdict(
-        ~(out | gone), pulls.reach, int(np.count_nonzero(loaded)), int(np.count_nonzero(here)),
-        int(np.count_nonzero(gone)), memory,
-    )  # fmt: skip
+    accepted = present & ~gone if few(~present | gone) else present
+    here = int(np.count_nonzero(counted & ~present))
+    # The next round goes on from what all who were counted share, those found among them.
+    return _verdict(pulls, loaded, accepted, here, memory.after(look[1], gone))
+
+
+def _verdict(pulls: Pulls, loaded: Flags, accepted: Flags, here: int, memory: Memory) -> Verdict:
+    """Who is neither accepted nor out by this round's ballots is out by the memory of rounds."""
+    coined = int(np.count_nonzero(loaded))
+    against = accepted.size - int(np.count_nonzero(accepted)) - coined - here
+    return Verdict(accepted, pulls.reach, coined, here, against, memory)
 
 
 def halves(memory: Memory, coins: Flags) -> tuple[Flags, Flags]:
     """Those who are not out yet, above and below the median of their last scores.
 
-    Before the first round there are none: then chance decides.
+    Where some of them were not there in the last round chance decides.
     """
-    begun, users = memory.begun, coins.size
-    scores = memory.shared if begun else np.random.default_rng(START).normal(size=users)
+    goes_on, users = memory.goes_on, coins.size
+    scores = memory.shared if goes_on else np.random.default_rng(START).normal(size=users)
     above, below = halved(scores, still_in(coins, memory.gone))
     return above, below
 
@@ -148,15 +155,16 @@ def few(flags: Flags) -> bool:
 
 def _by_this_round(
     pulls: Pulls, counted: Flags, look: Vector, rule: Rule, way: Vector | None
-) -> tuple[Flags, Vector]:
-    """Who goes by this round alone, and the last look."""
-    present = counted
+) -> tuple[Flags, Vector, bool]:
+    """Who stays by this round alone, the last look, and whether more than half would go."""
+    present, crowded = counted, False
     for _ in range(rule.looks):
         scores = look[:2]
         group, far = other_minds(scores, present, rule), beyond_reach(look, pulls.reach, rule)
         found = present & (group | far)
         rest = present & ~found
-        if not found.any() or not few(~rest):
+        crowded = not few(~rest)
+        if crowded or not found.any():
             break
         divided = float(scores[:, present].var(axis=1).max()) - 1
         present, look = rest, look_from_chance(pulls, rest, way)
@@ -164,7 +172,7 @@ def _by_this_round(
         if group.any() and float(look[1][rest].var()) - 1 > ONE_MIND * divided:
             present = rest | group & ~far
             break
-    return counted & ~present, look
+    return present, look, crowded
 
 
 def look_from_chance(pulls: Pulls, present: Flags, way: Vector | None) -> Vector:

@@ -26,8 +26,8 @@ def filtered_tally(
 ) -> tuple[Tally, Verdict]:  # fmt: skip
     """The tally of the ballots that the filter accepts, and the filter's verdict.
 
-    `memory` is what earlier rounds left, a row for each of these ballots; `way` the model less
-    the first round's. Time and memory grow linearly in users: twice K · dim / 8 bytes of ballots.
+    `memory` is what earlier rounds left, a row for each of these ballots; `way` the way that the
+    model has come. Time and memory grow linearly in users: twice K · dim / 8 bytes of ballots.
     """
     tally = mechanism.tally(round_key, histogram)
     # An empty tally refuses illegal ballots exactly as one that counts them would.

@@ -29,8 +29,9 @@ class Memory:
 
     mean, way  scores on the others' mean and on the way that the model has come
     rounds     n of each user, rounds with a way only
-    shared     last scores on what users share besides the mean; zeros before the first round
+    shared     last scores on what users share besides the mean
     gone       who was last found against the others
+    last       who took part in the last round
     """
 
     mean: Vector
@@ -38,17 +39,18 @@ class Memory:
     rounds: Vector
     shared: Vector
     gone: Flags
+    last: Flags
 
     @classmethod
     def fresh(cls, users: int) -> "Memory":
         """Nothing is known of anybody."""
-        zeros = np.zeros(whole("users", users, 1))
-        return cls(zeros, zeros, zeros, zeros, zeros > 0)
+        zeros = np.zeros(whole("users", users, 0))
+        return cls(zeros, zeros, zeros, zeros, zeros > 0, zeros > 0)
 
     @property
-    def begun(self) -> bool:
-        """Whether any round has left scores."""
-        return bool(np.count_nonzero(self.shared))
+    def goes_on(self) -> bool:
+        """Whether these are users of the last round, so that its scores say who shares what."""
+        return bool(self.last.all())
 
     def of(self, users: NDArray[np.integer]) -> "Memory":
         """The rows of some users."""
@@ -57,15 +59,18 @@ class Memory:
     def heard(self, mean: Vector, way: Vector, keep: float) -> "Memory":
         """With one round's scores added."""
         rounds = keep**2 * self.rounds + 1
-        return Memory(
-            keep * self.mean + mean, keep * self.way + way, rounds, self.shared, self.gone
-        )
+        mean, way = keep * self.mean + mean, keep * self.way + way
+        return dataclasses.replace(self, mean=mean, way=way, rounds=rounds)
+
+    def after(self, shared: Vector, gone: Flags) -> "Memory":
+        """What a round leaves: its scores on what users share, and who was found."""
+        return dataclasses.replace(self, shared=shared, gone=gone, last=np.ones_like(gone))
 
     def with_rows(self, users: NDArray[np.integer], rows: "Memory") -> "Memory":
-        """With the rows of some users replaced."""
+        """After a round of some users, whose rows are replaced."""
         made = {}
         for name, part in vars(self).items():
-            made[name] = part.copy()
+            made[name] = np.zeros_like(part) if name == "last" else part.copy()
             made[name][users] = getattr(rows, name)
         return Memory(**made)
 
@@ -79,9 +84,11 @@ class Memory:
         """The memory that `state` gave."""
         names = [field.name for field in dataclasses.fields(cls)]
         if set(state) != set(names) or not _rows([state[name] for name in names]):
-            raise InvalidInput(f"a memory holds {', '.join(names)}, one finite number each a user")
-        sums = {name: state[name] for name in names if name != "gone"}
-        return cls(**sums, gone=state["gone"] > 0)
+            raise InvalidInput(
+                f"a memory holds {', '.join(names)}, each a finite number for every user"
+            )
+        sums = {name: state[name] for name in names if name not in ("gone", "last")}
+        return cls(**sums, gone=state["gone"] > 0, last=state["last"] > 0)
 
 
 def _rows(parts: list[Vector]) -> bool:

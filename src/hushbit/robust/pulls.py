@@ -199,22 +199,30 @@ def unmask(
 
     `parts` are two groups of users, nobody in both of them, whose sums will be asked for.
     """
+    check_readable(mechanism)
     mechanism.check_bits(ballots.bits)  # kernels trust the width of a row
     inner, ballots = bare(mechanism), votes_off(mechanism, ballots)
-    if isinstance(inner, SignRR) or (isinstance(inner, MVU) and inner.bits == 1):
+    if isinstance(inner, SignRR | MVU):
         # Signs of full size in every entry are honest here: there is no l2 clip.
         edge = float(inner.response.beta)
         reach = edge * math.sqrt(inner.dim)
         return PackedPulls.of_rows(_whole_words(ballots.payload), inner.dim, reach, edge)
     if isinstance(inner, CPA) and _one_bit_an_entry(inner):
         return _two_point_pulls(inner, ballots, round_key, parts)
-    if isinstance(inner, CPA) or (isinstance(inner, Subset) and inner.inner.preset == "corrected"):
-        moved = dataclasses.replace(ballots, fingerprint=inner.fingerprint)
-        return DecodedPulls(inner, moved, round_key)
-    raise InvalidInput(
-        f"the spectral filter reads ballots of bits (cpa, nested, signsgd, mvu with 1 bit); got "
-        f"{mechanism.description['mechanism']}: choose another defence"
-    )
+    assert isinstance(inner, CPA | Subset)
+    moved = dataclasses.replace(ballots, fingerprint=inner.fingerprint)
+    return DecodedPulls(inner, moved, round_key)
+
+
+def check_readable(mechanism: Mechanism) -> None:
+    """Refuse a mechanism whose ballots are not bits."""
+    inner = bare(mechanism)
+    readable = isinstance(inner, CPA | SignRR) or (isinstance(inner, MVU) and inner.bits == 1)
+    if not readable and not (isinstance(inner, Subset) and inner.inner.preset == "corrected"):
+        raise InvalidInput(
+            f"the spectral filter reads ballots of bits (cpa, nested, signsgd, mvu with 1 bit); "
+            f"got {mechanism.description['mechanism']}: choose another defence"
+        )
 
 
 @lru_cache(maxsize=16)

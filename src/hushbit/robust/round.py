@@ -20,6 +20,7 @@ from hushbit.robust.filtered import filtered_tally
 from hushbit.robust.forged import against_clip, directed_bits
 from hushbit.robust.layers import bare
 from hushbit.robust.memory import Memory, State
+from hushbit.robust.pulls import check_readable
 from hushbit.robust.view import View, pull_of
 from hushbit.tally import Tally
 
@@ -84,6 +85,8 @@ def needs_everyone(settings: Settings) -> bool:
 def check_defence(settings: Settings, mechanism: Mechanism) -> None:
     """Refuse a defence that the mechanism's messages cannot serve."""
     name, kind = settings.defence, mechanism.description["mechanism"]
+    if name == "spectral":
+        check_readable(mechanism)
     if name in ("none", "spectral"):
         return
     private = name in FROM_HISTOGRAM and kind in ("CPA", "NestedCPA")

@@ -4,7 +4,7 @@ coin      An honest bit is the vote times a random sign of the user's word: a fa
           the data. |ones - n/2| > sqrt(n ln(2 K / rate) / 2) has a chance of rate = 1e-6 among
           K honest users (Hoeffding).
 reach     |s| > reach + z cannot be honest: |E s| <= reach = clip/sigma, on any direction, and
-          z² = 2 V ln(2 K D L / rate), D directions made of ballots, L looks at them.
+          z² = 2 V ln(2 K D L / rate), V = SCORE_VARIANCE, D directions made of ballots, L looks.
 humps     Scores of honest users have one hump along any direction, but for natural groups up to
           `share` of the users. A valley (`hushbit.robust.humps`) that cuts off more, and fewer
           than half, divides users of two minds: the smaller group goes, unless the rest differ
@@ -45,6 +45,7 @@ from hushbit.robust.settle import Limits
 from hushbit.subset import Subset
 
 DIRECTIONS = 2  # the mean, and what users share besides
+SUMS = 3  # over rounds: on the mean, on the way, both together; each has valleys below and above
 COIN_RATE = 1e-6  # those who send constant bits are far beyond any limit,
 COIN_BITS = 1024  # and show it in few
 ONE_MIND = 0.5
@@ -93,7 +94,7 @@ class Rule:
     @property
     def hump_rate(self) -> float:
         """The chance of one look at one direction."""
-        return self.rate / (DIRECTIONS * (self.looks + 2))
+        return self.rate / (DIRECTIONS * (self.looks + SUMS))
 
     def set_back(self, edge: float) -> float:
         """Share of honest users whom training may set back: the more, the more bits say."""
@@ -128,15 +129,19 @@ def _by_chance(share: float, users: int) -> float:
 
 
 def loaded_coins(mechanism: Mechanism, ballots: Ballots, rate: float = COIN_RATE) -> Flags:
-    """Who sent bits that are no fair coins; nobody where a mechanism has no words."""
+    """Who sent bits that are no fair coins; nobody where a mechanism has no words.
+
+    Nobody either where these would be more than half of all: then it is not they who are odd.
+    """
     inner = bare(mechanism)
-    if not isinstance(inner, CPA | Subset):
+    if not isinstance(inner, CPA | Subset) or not len(ballots):
         return np.zeros(len(ballots), dtype=np.bool_)
     bits = inner.report if isinstance(inner, Subset) else inner.blocks * len(inner.stages)
     bits = min(bits, COIN_BITS)
     limit = math.sqrt(bits * math.log(2 * len(ballots) / rate) / 2)
     payload = np.ascontiguousarray(ballots.payload)
-    return np.asarray(unfair(payload, min(COIN_BITS // 8, payload.shape[1]), bits / 2, limit))
+    out = unfair(payload, min(COIN_BITS // 8, payload.shape[1]), bits / 2, limit)
+    return np.asarray(out if 2 * np.count_nonzero(out) <= out.size else ~out & False)
 
 
 def beyond_reach(scores: Vector, reach: float, rule: Rule) -> Flags:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from hushbit.kernels.jit import njit
 from hushbit.robust.humps import (
-    NARROWEST,
     NOWHERE,
     middle_of,
     quantiles,
@@ -30,7 +29,10 @@ Flags = NDArray[np.bool_]
 
 
 class Limits(NamedTuple):
-    """The numbers of a `Rule` that decide: handed over, as a compiled copy would not change."""
+    """The numbers of a `Rule` that decide in a round of so many users.
+
+    reach includes what noise adds; newly and set_back count users.
+    """
 
     reach: float
     share: float
@@ -50,7 +52,6 @@ class Settled(NamedTuple):
 
     usual: bool
     accepted: Flags
-    against: int
     mean: Vector
     way: Vector
     rounds: Vector
@@ -59,8 +60,8 @@ class Settled(NamedTuple):
 
 @njit
 def settle(
-    look: Vector, above: Flags, below: Flags, loaded: Flags, mean: Vector, way: Vector,
-    rounds: Vector, gone: Flags, limits: Limits,
+    look: Vector, above: Flags, below: Flags, mean: Vector, way: Vector, rounds: Vector,
+    gone: Flags, limits: Limits,
 ) -> Settled:  # fmt: skip
     """Hear one look, then say who is against the others; arrays as in `Memory` and `judge`."""
     present = above | below
@@ -69,21 +70,17 @@ def settle(
         farthest = max(farthest, abs(look[2, user]) * present[user])
     new = farthest > limits.reach or stands_out(look[0], present, limits)
     if new or stands_out(look[1], present, limits):
-        return Settled(False, present, 0, mean, way, rounds, gone)
+        nothing = np.empty(0)
+        return Settled(False, present, nothing, nothing, nothing, present)
     plus = 1.0 if leads_forward(look[0], present) else -1.0
-    mean = limits.keep * mean + plus * look[0]
-    way = limits.keep * way + look[2]
-    rounds = limits.keep**2 * rounds + 1
-    found = against_others(mean, way, rounds, present, gone, limits)
-    removed, both = 0, 0
-    for user in range(found.size):
-        both += loaded[user] | found[user]
-    accepted = np.empty(found.size, np.bool_)
-    for user in range(found.size):
-        leaves = 2 * both <= found.size and found[user] and not loaded[user]
-        removed += leaves
-        accepted[user] = not (loaded[user] or leaves)
-    return Settled(True, accepted, removed, mean, way, rounds, found)
+    mean_now = limits.keep * mean + plus * look[0]
+    way_now = limits.keep * way + look[2]
+    rounds_now = limits.keep**2 * rounds + 1
+    found = against_others(mean_now, way_now, rounds_now, present, gone, limits)
+    accepted = present & ~found
+    if 2 * np.count_nonzero(accepted) < present.size:
+        accepted = present
+    return Settled(True, accepted, mean_now, way_now, rounds_now, found)
 
 
 @njit
@@ -189,8 +186,6 @@ def add_held(both: Vector, present: Flags, gone: Flags, limits: Limits, found: F
 def add_cut_off(sums: Vector, limits: Limits, steps: float, found: Flags) -> None:
     """Mark who stands beyond a valley, below or above."""
     low, high, least = sums.min(), sums.max(), int(limits.share * sums.size)
-    if high - low < 3 * NARROWEST:
-        return  # there is no room for a valley
     for sign in (1.0, -1.0):
         first, last = (low, high) if sign > 0 else (-high, -low)
         cut = valley_of_all(sums, first, last, sign, least, limits.hump_rate, -steps)
