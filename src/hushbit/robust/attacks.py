@@ -6,7 +6,7 @@ craft an update and encode it like anybody else; those of the second choose the 
 
 ones, flip        the paper's: constant bits, random flips; their mean is zero (bits)
 directed          every bit pulls against the true mean; debiasing multiplies it by 1/(2p-1) (bits)
-directed-stealth  an honest extreme user: each entry at the largest value, against the mean
+directed-stealth  like an extreme user: against the mean, twice the longest honest update
 scaled            the own update times -20 (model replacement against the task)
 inner-product     -mean: the sum keeps its direction but loses 2f of its length
 little            mean - z · spread, z as large as hides within the majority's spread

@@ -20,7 +20,7 @@ stays with a chance of at most 0.13 % unless
 
 for honest sums that are Gaussian and a median of all users, coalition included, of zero or more.
 z_f is how many honest spreads below the honest median the limit lies when a share f of the users
-is below it: median and upper tenth are then those of the honest at 1/2 / (1-f) and 1 - 0.1 / (1-f).
+is below it: median and upper tenth are then honest quantiles, 1 - 1/2 / (1-f) and 1 - 0.1 / (1-f).
 Nothing is concluded from a share n of all users (`Rule.set_back`), which training may leave behind:
 they are bounded by the round alone. The rest either push by S, or let themselves be removed and
 leave fewer ballots to divide by:

@@ -57,7 +57,10 @@ def pull_of(mechanism: Mechanism, updates: Rows, round_key: RoundKey) -> Pull | 
 
 
 def honest_norm(mechanism: Mechanism, view: View) -> float:
-    """The longest update that an honest user may send: the clip where there is one."""
+    """The longest update that an honest user may send: the clip, or what the points reach.
+
+    Without a clip, the length that updates have.
+    """
     inner = bare(mechanism)
     if isinstance(inner, CPA | Subset):
         cpa = inner.inner if isinstance(inner, Subset) else inner
@@ -67,5 +70,5 @@ def honest_norm(mechanism: Mechanism, view: View) -> float:
 
 
 def extreme_norm(mechanism: Mechanism, view: View) -> float:
-    """Twice the longest honest update: entries at the edge of the points, no l2 clip kept."""
+    """Twice the longest honest update."""
     return 2 * honest_norm(mechanism, view)

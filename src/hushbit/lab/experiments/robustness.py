@@ -126,7 +126,7 @@ def comparators(rounds: int, attacks: Sequence[str], defences: Sequence[str]) ->
 
 
 def find(lab: Lab) -> Findings:
-    """All of it; the quick form has three attacks on the linear model."""
+    """All of it; the quick form has three attacks and `adaptive`, on the linear model."""
     attacks = QUICK_ATTACKS if lab.quick else ATTACKS
     series: list[Series] = []
     for model in ("linear",) if lab.quick else ("linear", "mlp"):
@@ -210,7 +210,8 @@ CHOICES = (
     "they differ most, else one; a claim is about each of them. One seed elsewhere.",
     "Attackers know the mean and spread of the honest updates. 30 % attack, `adaptive` 20 %.",
     f"Robust means of plain updates are compared at {OPEN_USERS} users (Krum and Bulyan compare all"
-    " pairs); each is told the number of attackers. They have no privacy at all.",
+    " pairs); each is told the number of attackers, of which Bulyan, made for a quarter, takes "
+    "no more into account. They have no privacy at all.",
 )
 NOTES = (
     "Flip cannot be told from honest noise, ballot by ballot or together: it costs the share of "

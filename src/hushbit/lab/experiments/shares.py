@@ -95,7 +95,7 @@ def _checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
 
 CHOICES = (
     "Linear model, 1000 users with 5 samples each, 100 rounds, one seed; settings as in the "
-    "robustness experiment, whose cells at 30 % these are.",
+    "robustness experiment, whose runs with ballots at 30 % these are.",
     "Multi-Krum is told the number of attackers and sees plain updates; the filter is told "
     "nothing and sees one private bit an entry.",
     "Plain updates have no clip: without a defence, who sends enough decides. With ballots nobody "
