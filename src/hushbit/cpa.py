@@ -107,17 +107,17 @@ class CPA(Mechanism):
             return (ball(self.lattice, counts[0], self.radius),)
         return stages(self.lattice, counts, self.radius)
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, ...]:
         """Points of each stage."""
         return tuple(stage.points.size for stage in self.stages)
 
-    @property
+    @cached_property
     def block_size(self) -> int:
         """Entries that share a bit."""
         return self.quantizer.points.dim
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """Blocks of an update; the last one is filled up with zeros."""
         return -(-self.dim // self.block_size)
@@ -162,12 +162,12 @@ class CPA(Mechanism):
             return None
         return zcdp_of_two_points_tight(self.stages[0].response.epsilon, self.clip, self.radius)
 
-    @property
+    @cached_property
     def stage_bytes(self) -> int:
         """Payload bytes of one stage."""
         return (self.blocks + 7) // 8
 
-    @property
+    @cached_property
     def payload_bits(self) -> int:
         """Every stage but the last fills whole bytes."""
         return 8 * self.stage_bytes * (len(self.stages) - 1) + self.blocks

@@ -96,8 +96,8 @@ def judge(
         limits = rule.limits(pulls.users, pulls.reach, pulls.edge)
         made = settle(look, above, below, *heard, limits)
         if made.usual:
-            kept = replace(memory, mean=made.mean, way=made.way, rounds=made.rounds)
-            return _verdict(pulls, loaded, made.accepted, 0, kept.after(look[1], made.gone))
+            kept = Memory(made.mean, made.way, made.rounds, look[1], made.gone, memory.last)
+            return _verdict(pulls, loaded, made.accepted, 0, kept)
     return ruled(pulls, rule, loaded, memory, way, (above, below), look)
 
 

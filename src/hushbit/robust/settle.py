@@ -6,7 +6,8 @@ somebody does stand out; tests hold this to them. What is left out here changes 
 - a median is zero or more if at most half of the values, rounded down, are below zero;
 - who is not `steps_back` below zero is never far behind, so quantiles are read off only where
   more users than are tolerated are;
-- the median is never below zero, so nobody is back who is.
+- the median is never below zero, so nobody is back who is;
+- halfway between two groups finds nobody new if all others are above that of their largest sums.
 """
 
 from typing import NamedTuple
@@ -143,8 +144,11 @@ def against_others(
 @njit
 def add_between(sums: Vector, present: Flags, gone: Flags, limits: Limits, found: Flags) -> None:
     """Mark who is nearer to those who are out than to the present, where they are two groups."""
-    others = gone & ~present
-    if np.count_nonzero(others) <= limits.share * others.size:
+    others, count = np.empty_like(gone), 0
+    for user in range(gone.size):
+        others[user] = gone[user] & (not present[user])
+        count += others[user]
+    if count <= limits.share * gone.size or are_found(sums, present, others, found):
         return
     here = middle_of(sums, present)
     half = (here - middle_of(sums, others)) / 2
@@ -155,7 +159,19 @@ def add_between(sums: Vector, present: Flags, gone: Flags, limits: Limits, found
         users += present[user]
         within += present[user] & (sums[user] <= here + half)
     if within > int(limits.upper * (users - 1)):
-        found |= sums < here - half
+        for user in range(sums.size):
+            found[user] |= sums[user] < here - half
+
+
+@njit
+def are_found(sums: Vector, present: Flags, others: Flags, found: Flags) -> bool:
+    """Whether all below halfway surely are found already: it is below that of the largest sums."""
+    here, there, least = -np.inf, -np.inf, np.inf
+    for user in range(sums.size):
+        here = max(here, sums[user] if present[user] else -np.inf)
+        there = max(there, sums[user] if others[user] else -np.inf)
+        least = min(least, np.inf if found[user] else sums[user])
+    return bool(least >= (here + there) / 2)
 
 
 @njit
