@@ -1,6 +1,9 @@
 """Workers that experiments share: longest cells first, each once, and an end for those who wait."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError, Future
@@ -173,3 +176,40 @@ def test_every_worker_is_born_with_one_thread():
             assert _is_born_with(pid, {b"OMP_NUM_THREADS=1", b"HUSHBIT_THREADS=1"})
     finally:
         bench.close()
+
+
+KILLED = """
+import os, sys, time
+from pathlib import Path
+from hushbit.lab.bench import Bench
+
+if __name__ == "__main__":
+    bench = Bench(2)
+    pool = bench._started()
+    pool.submit(time.sleep, 60)
+    pool.submit(os.getpid).result()  # both are up
+    Path(sys.argv[1]).write_text(" ".join(map(str, pool._processes)))
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_workers_end_with_a_killed_command(tmp_path):
+    script, told = tmp_path / "killed.py", tmp_path / "pids"
+    script.write_text(KILLED)
+    assert subprocess.run([sys.executable, script, told], check=False).returncode == -9
+    pids = [int(word) for word in told.read_text().split()]
+    assert len(pids) == 2
+    end = time.monotonic() + 20
+    while any(_is_alive(pid) for pid in pids):
+        assert time.monotonic() < end, "workers live on"
+        time.sleep(0.05)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    # Dead, but not waited for by whoever is everybody's parent here.
+    return not (state.exists() and state.read_text().rpartition(")")[2].split()[0] == "Z")

@@ -121,14 +121,19 @@ class Local:
 def _begin(share: int, address: tuple[bytes, str, list[tuple[int, int]]]) -> None:
     """Prepare a worker: its threads, its end with its parent's, what all jobs share."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
+    end_with_parent()
     os.environ["OMP_NUM_THREADS"] = str(share)
     threads.set_threads(share)
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     _worker["address"] = address
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(share)
+
+
+def end_with_parent() -> None:
+    """End this worker as soon as its parent has ended: a killed one leaves nobody behind."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
 def _end_with(parent: Any) -> None:

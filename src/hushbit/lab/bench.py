@@ -12,6 +12,7 @@ from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from hushbit.engine.local import end_with_parent
 from hushbit.fl.settings import Settings
 from hushbit.lab.cells import Outcome, cell_key, compute, one_thread, one_thread_each
 
@@ -74,7 +75,7 @@ class Bench:
             # Processes start afresh: threads of this one would not survive a fork.
             with one_thread_each():
                 method = get_context("spawn")
-                self._pool = ProcessPoolExecutor(self._workers, method, initializer=one_thread)
+                self._pool = ProcessPoolExecutor(self._workers, method, initializer=_begin)
                 # Each of these starts a process, which must be born with the settings in force.
                 for _ in range(self._workers):
                     self._pool.submit(one_thread)
@@ -102,6 +103,12 @@ class Bench:
                 _cancel(made)
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin() -> None:
+    """Prepare a worker."""
+    end_with_parent()
+    one_thread()
 
 
 def _cancel(made: "Future[Outcome]") -> None:
