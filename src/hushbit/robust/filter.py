@@ -167,11 +167,15 @@ def _by_this_round(
         if crowded or not found.any():
             break
         divided = float(scores[:, present].var(axis=1).max()) - 1
-        present, look = rest, look_from_chance(pulls, rest, way)
-        # Where the rest differ as much among themselves users are of many kinds: none is a find.
-        if group.any() and float(look[1][rest].var()) - 1 > ONE_MIND * divided:
-            present = rest | group & ~far
+        again = look_from_chance(pulls, rest, way)
+        # Where the rest differ as much among themselves users are of many kinds: none is a find,
+        # and the mean of one kind says nothing of the others.
+        if group.any() and float(again[1][rest].var()) - 1 > ONE_MIND * divided:
+            if (present & far).any():
+                present = present & ~far
+                look = look_from_chance(pulls, present, way)
             break
+        present, look = rest, again
     return present, look, crowded
 
 
