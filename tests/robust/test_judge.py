@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from hushbit import CPA, RoundKey, SeededCoins
-from hushbit.robust.filter import judge
+from hushbit.robust.filter import judge, look_from_chance
 from hushbit.robust.filtered import filtered_tally
 from hushbit.robust.memory import Memory
-from hushbit.robust.rules import Rule
+from hushbit.robust.rules import Rule, other_minds
 from robust.test_look import packed, votes
 
 DIM = 2000
@@ -116,3 +116,20 @@ def test_no_ballots_are_no_error_and_constant_bits_of_most_users_no_finding():
         tally, verdict = filtered_tally(mechanism, ballots, key)
         assert verdict.accepted.shape == (users,)
         assert (tally.count, verdict.coins) == (users, 0)
+
+
+def test_users_of_many_kinds_stay_round_after_round():
+    """Two groups divide along a direction, but in each there are kinds that differ as much."""
+    rng, users = np.random.default_rng(4), 400
+    kinds = rng.choice([-1.0, 1.0], (10, DIM)) / np.sqrt(DIM)
+    kind = np.arange(users) % 10
+    means = 18.0 * kinds[kind] + 3.0 * FORWARD + np.outer(np.where(kind < 4, -8.4, 5.6), ASIDE)
+    memory, found = Memory.fresh(users), 0
+    for number in range(12):
+        pulls = packed(votes(means, number))
+        look = look_from_chance(pulls, memory.gone | True, FORWARD)
+        found += other_minds(look[:2], memory.gone | True, RULE).any()
+        verdict = judge(pulls, RULE, None, memory, FORWARD)
+        memory = verdict.memory
+        assert verdict.removed == 0, number
+    assert found > 6  # or the test would show nothing
