@@ -1,6 +1,7 @@
 """A real local Ray cluster with several workers, one of which is killed."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,14 @@ from hushbit.lab.runs import run
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.flower
+
+
+def figures(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """All that the rounds say but for how long they took."""
+    return [
+        {name: value for name, value in row.items() if "seconds" not in name}
+        for row in summary["history"]
+    ]
 
 
 def test_ray_gives_the_same_bits_and_survives_a_kill(
@@ -33,7 +42,7 @@ def test_ray_gives_the_same_bits_and_survives_a_kill(
             users=60, rounds=3, mechanism="cpa", epsilon_per_bit=1.0, rotate=True, clip=0.5,
             radius=0.04, attack="directed", attackers=0.3, defence="spectral", seed=3,
         )  # fmt: skip
-        assert run(filtered, engine=engine)["history"] == run(filtered)["history"]
+        assert figures(run(filtered, engine=engine)) == figures(run(filtered))
 
 
 def test_a_running_cluster_brings_its_own_workers(monkeypatch: pytest.MonkeyPatch) -> None:

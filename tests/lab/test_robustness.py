@@ -88,6 +88,18 @@ def test_a_claim_is_about_every_seed():
         assert f"at most {lost} lost in 3 seeds" in check.figure
 
 
+def test_figures_compare_the_same_seeds():
+    series = [one for one in with_ballots("mlp", 5, ("flip",)) if one.where["attack"] != "adaptive"]
+    gone = {"removed_honest": 0.0, "removed_attackers": 0.0}
+    outcomes = [
+        [replace(PLAIN, accuracy=88.0 - 4 * i, **(gone if "spectral" in one.scheme else {}))
+         for i in range(1 if one.where["attack"] == "flip" else 2)]
+        for one in series
+    ]  # fmt: skip
+    (check,) = (c for c in findings(series, outcomes).checks if "flip" in c.claim)
+    assert check.figure == "88.0 against 88.0 without attackers"
+
+
 def test_it_is_listed_and_its_runs_are_legal():
     assert EXPERIMENTS["robustness"].group == "robust"
     settings = private("linear", 3, attack="sybils", attackers=0.3, defence="spectral")

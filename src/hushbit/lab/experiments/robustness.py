@@ -1,6 +1,7 @@
 """Attacks against defences: what colluders cost, with ballots alone and without privacy."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -174,7 +175,8 @@ def _checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
             (ADAPTIVE_SHARE, ADAPTIVE_LOSS) if attack == "adaptive" else (SHARE, LOSS)
         )  # fmt: skip
         claim = f"{model}, {share:.0%} {attack}: at most {most:g} points lost with the filter"
-        figure = f"{cell.mean:.1f} against {clean.mean:.1f} without attackers{_worst(clean, cell)}"
+        before = f"{_with_same_seeds(clean, cell):.1f} without attackers"
+        figure = f"{cell.mean:.1f} against {before}{_worst(clean, cell)}"
         made.append(Check(claim, max(_lost(clean, cell)) <= most, figure))
     return tuple(made)
 
@@ -185,9 +187,15 @@ def _natural(place: str, plain: Cell, cell: Cell, gone: Cell) -> Check:
         f"{place}: the filter costs at most {NATURAL_LOSS:g} points and "
         f"{NATURAL_REMOVED:g} % of honest users",
         max(_lost(plain, cell)) <= NATURAL_LOSS and worst <= NATURAL_REMOVED,
-        f"{cell.mean:.1f} against {plain.mean:.1f} without filter{_worst(plain, cell)}; "
+        f"{cell.mean:.1f} against {_with_same_seeds(plain, cell):.1f} without filter"
+        f"{_worst(plain, cell)}; "
         f"at most {worst:.2f} % removed",
     )
+
+
+def _with_same_seeds(plain: Cell, cell: Cell) -> float:
+    """The mean over the seeds that the other cell has, which may be fewer."""
+    return statistics.fmean(plain.seeds[: len(cell.seeds)])
 
 
 def _lost(plain: Cell, cell: Cell) -> list[float]:
