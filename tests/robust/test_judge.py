@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hushbit import CPA, RoundKey, SeededCoins
+from hushbit.errors import InvalidInput
 from hushbit.robust.filter import judge, look_from_chance
 from hushbit.robust.filtered import filtered_tally
 from hushbit.robust.memory import Memory
@@ -133,3 +134,18 @@ def test_users_of_many_kinds_stay_round_after_round():
         memory = verdict.memory
         assert verdict.removed == 0, number
     assert found > 6  # or the test would show nothing
+
+
+@pytest.mark.parametrize(
+    ("rows", "way", "word"),
+    [
+        (1, np.ones(200), "30 ballots; got 1"), (31, None, "30 ballots; got 31"),
+        (30, np.ones(199), "200 numbers"), (30, np.ones((1, 200)), "200 numbers"),
+    ],
+)  # fmt: skip
+def test_what_other_users_or_another_model_left_is_refused(rows, way, word):
+    mechanism, key = CPA(200, 0.5, 0.1), RoundKey(bytes(32), 1)
+    ballots = mechanism.encode_many(np.zeros((30, 200)), key.users(np.arange(30)), SeededCoins(0))
+    with pytest.raises(InvalidInput, match=word):
+        filtered_tally(mechanism, ballots, key, memory=Memory.fresh(rows), way=way)
+    filtered_tally(mechanism, ballots, key, memory=Memory.fresh(30), way=np.ones(200))

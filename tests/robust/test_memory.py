@@ -219,3 +219,5 @@ def test_a_damaged_memory_is_refused(name, bad):
     assert Memory.resumed(state).mean.tolist() == [0, 0, 0]
     with pytest.raises(InvalidInput, match="each a finite number for every user"):
         Memory.resumed({**state, name: bad})
+    with pytest.raises(InvalidInput, match="negative"):
+        Memory.resumed({**state, "rounds": np.array([1.0, -5.0, 1.0])})

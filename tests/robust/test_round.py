@@ -12,7 +12,7 @@ from hushbit.fl.settings import Settings
 from hushbit.fl.setup import prepare
 from hushbit.lab.runs import run
 from hushbit.robust.advice import advice
-from hushbit.robust.round import needs_everyone
+from hushbit.robust.round import defence_state, needs_everyone, recalled
 
 BASE = {
     "users": 250, "rounds": 8, "mechanism": "cpa", "epsilon_per_bit": 1.0, "rotate": True,
@@ -115,6 +115,14 @@ def test_the_histogram_serves_median_and_trimmed_mean_with_privacy():
 def test_what_does_not_fit_is_refused(wrong):
     with pytest.raises(InvalidInput):
         prepare(Settings(**{**BASE, **wrong}))
+
+
+def test_a_first_model_that_is_no_number_is_refused():
+    settings, params = Settings(**BASE, defence="spectral"), np.ones(5, dtype=np.float32)
+    state = defence_state(settings, 3, params)
+    assert recalled(state, np.arange(3), params).way.tolist() == [0.25] * 5
+    with pytest.raises(InvalidInput, match="not finite"):
+        recalled({**state, "first model": np.full(5, np.nan)}, np.arange(3), params)
 
 
 def test_only_colluders_and_defences_need_everyone():

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.ballot import Ballots
+from hushbit.errors import InvalidInput
 from hushbit.keys import RoundKey
 from hushbit.mechanism import Mechanism
 from hushbit.robust.filter import Verdict, halves, judge
@@ -35,6 +36,7 @@ def filtered_tally(
     tally._check_shape(ballots)
     tally._check_voters(ballots.users)
     mechanism.check_payload(ballots.payload)
+    _check_earlier(mechanism.dim, len(ballots), memory, way)
     if way is not None and is_rotated(mechanism):
         way = np.asarray(rotation_of(mechanism.dim, round_key.rotation).forward(way[None, :])[0])
     coins = loaded_coins(mechanism, ballots)
@@ -51,6 +53,16 @@ def filtered_tally(
     else:
         tally.add_many(accepted_only(ballots, accepted))
     return tally, verdict
+
+
+def _check_earlier(dim: int, users: int, memory: Memory | None, way: Vector | None) -> None:
+    """Refuse what other users, or another model, left: kernels trust the sizes."""
+    if memory is not None and len(memory.gone) != users:
+        raise InvalidInput(
+            f"memory must have a row for each of {users} ballots; got {len(memory.gone)}"
+        )
+    if way is not None and way.shape != (dim,):
+        raise InvalidInput(f"the way of the model must be {dim} numbers; got shape {way.shape}")
 
 
 def accepted_only(ballots: Ballots, accepted: NDArray[np.bool_]) -> Ballots:

@@ -87,6 +87,8 @@ class Memory:
             raise InvalidInput(
                 f"a memory holds {', '.join(names)}, each a finite number for every user"
             )
+        if (state["rounds"] < 0).any():
+            raise InvalidInput("a memory counts rounds from zero on; got a negative number")
         sums = {name: state[name] for name in names if name not in ("gone", "last")}
         return cls(**sums, gone=state["gone"] > 0, last=state["last"] > 0)
 

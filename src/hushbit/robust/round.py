@@ -61,6 +61,8 @@ def recalled(state: State, users: NDArray[np.int64], params: NDArray[np.float32]
     """What the defence knows of a round's users; nothing without a defence that remembers."""
     if not state:
         return None
+    if not np.isfinite(state[FIRST]).all():
+        raise InvalidInput(f"the {FIRST} of the checkpoint is not finite: start the run anew")
     way = params - LEFT_BEHIND * state[FIRST]
     return Earlier(_memory(state).of(users), way if way.any() else None)
 
