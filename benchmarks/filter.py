@@ -1,13 +1,13 @@
-"""What the ballot filter adds to the aggregation, and how both grow with users.
+"""Time of the aggregation with and without the ballot filter, by number of users.
 
     python benchmarks/filter.py [--dim 7850] [--users 1000 10000 100000] [--repeats 300]
                                 [--threads 1] [--json]
 
-Aggregation is the server's work: count the ballots of a round, decode the mean. Processor time on
-one thread, wall time on several; the least of its repeats, which take turns so that a busy machine
-hits all alike; a round in the middle of training, so the memory of earlier rounds is warm. "found"
-is the same round with 30 % of the users found against the others before.
-The ballots are those of zero updates: no rule looks at more bits when users say something.
+Aggregation is the work of the server: count the ballots of a round and decode the mean. Times are
+CPU time on one thread and wall time on several: the minimum over repeats, which are interleaved so
+that other load affects all alike. The round is one in the middle of training, with a score history
+of earlier rounds. "excluded" is the same round with 30 % of the users excluded before. The ballots
+are those of zero updates, because the time does not depend on the updates.
 """
 
 import argparse
@@ -18,12 +18,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hushbit import CPA, Rotated, RoundKey
-from hushbit.ballot import Ballots
+from hushbit.cpa import CPA
+from hushbit.defence.filter import ScoreHistory, filtered_tally
+from hushbit.encoding.clip_and_rotate import cached_rotation
 from hushbit.kernels import threads
-from hushbit.robust.filtered import filtered_tally
-from hushbit.robust.memory import Memory
-from hushbit.rotation import rotation_of
+from hushbit.wire.ballot import Ballots
+from hushbit.wire.keys import RoundKey
+from hushbit.wrappers import Rotated
 
 EPSILON, CLIP, ATTACKERS = 0.5, 0.26, 0.3
 KEY = RoundKey(bytes(32), 7)
@@ -32,35 +33,39 @@ Work = Callable[[], object]
 Clock = Callable[[], float]
 
 
-def quiet_ballots(mechanism: Rotated, users: int) -> Ballots:
-    """Ballots of zero updates: fair coins."""
+def random_ballots(mechanism: Rotated, users: int) -> Ballots:
+    """Ballots of zero updates: random bits."""
     width = (mechanism.payload_bits + 7) // 8
     payload = np.random.default_rng(0).integers(0, 256, (users, width), dtype=np.uint8)
     if mechanism.payload_bits % 8:
         payload[:, -1] &= (1 << mechanism.payload_bits % 8) - 1
     return Ballots(
-        mechanism.fingerprint, KEY.round, mechanism.payload_bits,
-        np.arange(users, dtype=np.uint64), payload, np.zeros(users, dtype=np.int64),
-    )  # fmt: skip
+        mechanism.fingerprint,
+        KEY.round,
+        mechanism.payload_bits,
+        np.arange(users, dtype=np.uint64),
+        payload,
+        np.zeros(users, dtype=np.int64),
+    )
 
 
-def warm_memory(users: int, found: bool) -> Memory:
-    """What twenty rounds leave of honest users; with a share of them found against the others."""
+def history_of(users: int, share: float) -> ScoreHistory:
+    """A score history after twenty rounds, with a share of the users excluded."""
     rng = np.random.default_rng(1)
-    gone = rng.uniform(size=users) < (ATTACKERS if found else 0.0)
-    sums = np.where(gone, -40.0, 10.0) + rng.normal(size=users)
-    everyone = np.ones(users, dtype=np.bool_)
-    return Memory(sums, sums, np.full(users, 10.0), rng.normal(size=users), gone, everyone)
+    excluded = rng.uniform(size=users) < share
+    sums = np.where(excluded, -40.0, 10.0) + rng.normal(size=users)
+    shared, everyone = rng.normal(size=users), np.ones(users, dtype=np.bool_)
+    return ScoreHistory(sums, sums, np.full(users, 10.0), shared, excluded, everyone)
 
 
-def least_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[str, float]:
-    """Time of the fastest repeat of each."""
+def min_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[str, float]:
+    """The time of the fastest repeat of each."""
     least = dict.fromkeys(works, math.inf)
     for _ in range(TURNS):
         for name, work in works.items():
             work()
             for _ in range(-(-repeats // TURNS)):
-                rotation_of.cache_clear()  # every round has one of its own
+                cached_rotation.cache_clear()  # every round has its own rotation
                 begun = clock()
                 work()
                 least[name] = min(least[name], clock() - begun)
@@ -70,30 +75,33 @@ def least_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[st
 def measured(dim: int, users: int, repeats: int, clock: Clock) -> dict[str, float]:
     """Seconds of one aggregation, plain and filtered."""
     mechanism = Rotated(CPA(dim, EPSILON, CLIP / 2 / math.sqrt(dim), clip=CLIP))
-    ballots, way = quiet_ballots(mechanism, users), np.random.default_rng(2).normal(size=dim)
+    ballots = random_ballots(mechanism, users)
+    drift_direction = np.random.default_rng(2).normal(size=dim)
 
     def plain() -> object:
         tally = mechanism.tally(KEY, histogram=False)
         tally.add_many(ballots)
         return mechanism.estimate(tally)
 
-    def filtered(memory: Memory) -> object:
-        tally, _ = filtered_tally(mechanism, ballots, KEY, memory=memory, way=way)
+    def filtered(history: ScoreHistory) -> object:
+        tally, _ = filtered_tally(
+            mechanism, ballots, KEY, history=history, drift_direction=drift_direction
+        )
         return mechanism.estimate(tally)
 
-    honest, found = warm_memory(users, found=False), warm_memory(users, found=True)
+    honest, excluded = history_of(users, 0.0), history_of(users, ATTACKERS)
     works: dict[str, Work] = {
         "plain": plain,
         "filtered": lambda: filtered(honest),
-        "found": lambda: filtered(found),
+        "excluded": lambda: filtered(excluded),
     }
-    return {"users": users, **least_seconds(works, repeats, clock)}
+    return {"users": users, **min_seconds(works, repeats, clock)}
 
 
 def exponent(rows: list[dict[str, float]], name: str) -> float:
     """Slope of log time against log users."""
-    users, spent = ([row[key] for row in rows] for key in ("users", name))
-    return float(np.polyfit(np.log(users), np.log(spent), 1)[0])
+    users, seconds = ([row[key] for row in rows] for key in ("users", name))
+    return float(np.polyfit(np.log(users), np.log(seconds), 1)[0])
 
 
 def main() -> None:
@@ -104,16 +112,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    threads.set_threads(asked.threads)
-    clock = time.process_time if asked.threads == 1 else time.perf_counter
+    options = parser.parse_args()
+    threads.set_threads(options.threads)
+    clock = time.process_time if options.threads == 1 else time.perf_counter
     rows = [
-        measured(asked.dim, users, max(3, asked.repeats * 1000 // max(users, 1000)), clock)
-        for users in asked.users
+        measured(options.dim, users, max(3, options.repeats * 1000 // max(users, 1000)), clock)
+        for users in options.users
     ]
-    names = ("plain", "filtered", "found")
+    names = ("plain", "filtered", "excluded")
     slopes = {name: exponent(rows, name) for name in names} if len(rows) > 1 else {}
-    if asked.json:
+    if options.json:
         print(json.dumps({"rows": rows, "exponents": slopes}))
         return
     for row in rows:

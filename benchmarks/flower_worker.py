@@ -1,9 +1,9 @@
-"""Flower's Ray simulation with a client that does nothing, timed; see peers.py.
+"""Timed rounds of Flower's Ray simulation with a client that does nothing; see peers.py.
 
 python flower_worker.py USERS ROUNDS   ->   one JSON line
 
-The client sends 7 850 numbers back as they came; the server averages them. What is left is the
-simulation itself.
+The client returns the 7 850 numbers that it receives, and the server averages them, so that the
+time is that of the simulation itself.
 """
 
 import importlib.metadata
@@ -38,37 +38,50 @@ def client() -> ClientApp:
 
 
 def server(users: int, rounds: int) -> ServerApp:
-    """Plain averaging; notes the time after every round."""
+    """Plain averaging; records the time after every round."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         first = ArrayRecord({"weights": Array(np.zeros(DIM, dtype=np.float32))})
         strategy = FedAvg(
-            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=users,
+            fraction_train=1.0,
+            fraction_evaluate=0.0,
+            min_train_nodes=users,
             min_available_nodes=users,
-        )  # fmt: skip
+        )
         strategy.start(
-            grid, first, num_rounds=rounds + 1,
+            grid,
+            first,
+            num_rounds=rounds + 1,
             evaluate_fn=lambda number, arrays: marks.append(
                 (time.perf_counter(), cpu_seconds(os.getpid()))
             ),
-        )  # fmt: skip
+        )
 
     return app
 
 
 if __name__ == "__main__":
-    # Ray's workers look functions up by module, which __main__ is not for them.
+    # Ray's workers import functions by module name, which __main__ has not.
     import flower_worker
 
     users, rounds = int(sys.argv[1]), int(sys.argv[2])
     run_simulation(
-        flower_worker.server(users, rounds), flower_worker.client(), users,
+        flower_worker.server(users, rounds),
+        flower_worker.client(),
+        users,
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
-    )  # fmt: skip
+    )
     wall, cpu = np.diff(np.array(flower_worker.marks), axis=0)[1:].T
-    print(json.dumps({
-        "users": users, "wall": float(wall.min()), "cpu": float(cpu.min()),
-        "flwr": importlib.metadata.version("flwr"), "ray": importlib.metadata.version("ray"),
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "users": users,
+                "wall": float(wall.min()),
+                "cpu": float(cpu.min()),
+                "flwr": importlib.metadata.version("flwr"),
+                "ray": importlib.metadata.version("ray"),
+            }
+        )
+    )

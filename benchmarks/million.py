@@ -1,10 +1,10 @@
-"""Rounds of 10 000 and of 1 000 000 users: seconds a user, and peak memory of all processes.
+"""Rounds of 10 000 and of 1 000 000 users: time per user and peak memory of all processes.
 
     python benchmarks/million.py [--users 10000 1000000] [--workers 2] [--rounds 1] [--json]
 
-Each run is `hushbit run` in processes of its own: linear model on MNIST, 5 samples a user drawn
-with replacement, one private bit a weight. Memory is sampled from /proc (Linux) while it runs:
-pages of files that several processes share count once.
+Each run is `hushbit run` in processes of its own: linear model on MNIST, five samples per user
+drawn with replacement, one private bit per weight. Memory is sampled from /proc (Linux) during the
+run; file pages that processes share count once.
 """
 
 import argparse
@@ -18,17 +18,24 @@ from processes import Peak
 
 
 def command(users: int, workers: int, rounds: int) -> list[str]:
-    """The run to measure."""
+    """The command line of the run."""
     options = {
-        "dataset": "mnist", "model": "linear", "users": users, "rounds": rounds, "workers": workers,
-        "mechanism": "cpa", "epsilon-per-bit": 0.5, "radius": 0.02, "evaluate-every": rounds,
-    }  # fmt: skip
+        "dataset": "mnist",
+        "model": "linear",
+        "users": users,
+        "rounds": rounds,
+        "workers": workers,
+        "mechanism": "cpa",
+        "epsilon-per-bit": 0.5,
+        "radius": 0.02,
+        "evaluate-every": rounds,
+    }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     return [sys.executable, "-m", "hushbit", "run", *words, "--replace", "--json"]
 
 
 def measure(users: int, workers: int, rounds: int) -> dict[str, Any]:
-    """One run: its own summary, its memory, its CPU time."""
+    """Run once; return figures of its summary, its memory and its CPU time."""
     before = os.times()
     running = subprocess.Popen(command(users, workers, rounds), stdout=subprocess.PIPE, text=True)
     peak = Peak(running.pid)
@@ -40,11 +47,16 @@ def measure(users: int, workers: int, rounds: int) -> dict[str, Any]:
     cpu = after.children_user + after.children_system
     cpu -= before.children_user + before.children_system
     return {
-        "users": users, "workers": workers, "rounds": rounds, "peak_mb": held,
-        "seconds": summary["seconds"], "cpu_seconds": cpu,
-        "microseconds_a_user": 1e6 * summary["seconds"] / (users * rounds),
-        "snr_db": summary["snr_db"], "test_accuracy": summary["test_accuracy"],
-    }  # fmt: skip
+        "users": users,
+        "workers": workers,
+        "rounds": rounds,
+        "peak_mb": held,
+        "seconds": summary["seconds"],
+        "cpu_seconds": cpu,
+        "microseconds_per_user": 1e6 * summary["seconds"] / (users * rounds),
+        "snr_db": summary["snr_db"],
+        "test_accuracy": summary["test_accuracy"],
+    }
 
 
 def main() -> None:
@@ -63,7 +75,7 @@ def main() -> None:
     for row in found:
         print(
             f"{row['users']:10}{row['seconds']:10.1f}{row['cpu_seconds']:10.1f}"
-            f"{row['microseconds_a_user']:10.1f}{row['peak_mb']:10.0f}{row['snr_db']:10.2f}"
+            f"{row['microseconds_per_user']:10.1f}{row['peak_mb']:10.0f}{row['snr_db']:10.2f}"
         )
     if len(found) > 1:
         first, last = found[0], found[-1]

@@ -1,13 +1,13 @@
-"""Time of one user in one round beside pfl 0.6 and Flower's Ray simulation, in one run.
+"""Time of one user in one round next to pfl 0.6 and Flower's Ray simulation, in one run.
 
     python benchmarks/peers.py [--environments FOLDER] [--turns 2] [--json]
 
-Each peer runs in a virtual environment of its own, made on first use, at a size that it finishes:
-pfl with 1 000 users and no privacy, once as it comes and once as two processes with half of the
-users each (pfl_worker.py); Flower with 400 clients that do nothing (flower_worker.py). hushbit
-trains, encodes one private bit a weight and tallies, in two processes (crowd_worker.py). All may
-use all cores, and start-up counts for nobody. They take turns (Flower, which takes longest, has
-one); the best turn of each is shown, as wall and as CPU time.
+Each peer runs in a virtual environment of its own, created on first use, at a size that it can
+finish: pfl with 1 000 users and no privacy, once with its defaults and once as two processes with
+half of the users each (pfl_worker.py); Flower with 400 clients that do nothing (flower_worker.py).
+hushbit trains, encodes one private bit per weight and tallies, in two processes (crowd_worker.py).
+All may use all cores, and start-up is not timed. They take turns (Flower, the slowest, has one);
+the best turn of each is printed, as wall and as CPU time.
 """
 
 import argparse
@@ -25,42 +25,47 @@ import pfl_round
 
 HERE = Path(__file__).parent
 FLOWER = "flwr[simulation]==1.41.0"
-LIMIT = 300  # seconds until a worker that hangs is given up
-WANTED = {"pfl": 20, "pfl, two processes": 20, "Flower on Ray": 200}
+LIMIT = 300  # seconds until a worker is stopped
+TARGET_RATIOS = {"pfl": 20, "pfl, two processes": 20, "Flower on Ray": 200}
 QUIET = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}  # fmt: skip
+}
 Row = dict[str, Any]
 
 
-def say(text: str) -> None:
-    """Progress, apart from the result."""
+def log(text: str) -> None:
+    """Print progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def flower_environment(folder: Path) -> Path:
-    """The Python of Flower's environment; made if absent."""
+    """The Python of Flower's environment, which is created if absent."""
     python = folder / "bin" / "python"
     probe = [python, "-c", "import flwr, ray"]
     if not python.exists() or subprocess.run(probe, capture_output=True).returncode:
-        say(f"making {folder} with {FLOWER}")
+        log(f"making {folder} with {FLOWER}")
         venv.create(folder, with_pip=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", FLOWER], check=True)
     return python
 
 
-def begin(command: list[Any], environment: dict[str, str]) -> "subprocess.Popen[str]":
+def start(command: list[Any], environment: dict[str, str]) -> "subprocess.Popen[str]":
     """Start a worker."""
     return subprocess.Popen(
-        [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env=os.environ | environment,
-    )  # fmt: skip
+    )
 
 
-def answer(worker: "subprocess.Popen[str]") -> Row:
-    """What a worker's last line says."""
+def result_of(worker: "subprocess.Popen[str]") -> Row:
+    """The JSON object in the last line of a worker."""
     try:
         out, errors = worker.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
@@ -74,47 +79,52 @@ def answer(worker: "subprocess.Popen[str]") -> Row:
 
 
 def two_halves(python: Path, data: Path, rounds: int) -> Row:
-    """pfl twice at once with half of the users each: what it could reach if joining were free."""
+    """Two pfl processes with half of the users each, as if merging their results cost nothing."""
     half = pfl_round.USERS // 2
     command = [python, HERE / "pfl_worker.py", data, rounds, 1, half]
-    rows = [answer(worker) for worker in [begin(command, {}) for _ in range(2)]]
-    # The median, since the fastest round may be one that the other process was not there for.
+    rows = [result_of(worker) for worker in [start(command, {}) for _ in range(2)]]
+    # The median, since the other process may not run during the fastest round.
     return rows[0] | {
-        "users": 2 * half, "wall": max(row["wall_median"] for row in rows),
+        "users": 2 * half,
+        "wall": max(row["wall_median"] for row in rows),
         "cpu": sum(row["cpu"] for row in rows),
-    }  # fmt: skip
+    }
 
 
 def one_turn(
     options: argparse.Namespace, pfl: Path, flower: Path, folder: Path, first: bool
 ) -> dict[str, Row]:
-    """All of them, one after the other; Flower in the first turn only."""
+    """Run all of them one after the other; Flower in the first turn only."""
     data, rounds = folder / "data.npz", options.rounds
     here = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
     jobs = {
-        "pfl": lambda: answer(begin([pfl, HERE / "pfl_worker.py", data, rounds, 0], {})),
+        "pfl": lambda: result_of(start([pfl, HERE / "pfl_worker.py", data, rounds, 0], {})),
         "pfl, two processes": lambda: two_halves(pfl, data, rounds),
-        "Flower on Ray": lambda: answer(begin(
-            [flower, HERE / "flower_worker.py", options.flower_users, 2],
-            QUIET | {"FLWR_HOME": str(folder), "PYTHONPATH": str(HERE)},
-        )),
-        "hushbit": lambda: answer(begin(
-            [sys.executable, HERE / "crowd_worker.py", data, options.users, 2, options.workers],
-            here,
-        )),
-    }  # fmt: skip
+        "Flower on Ray": lambda: result_of(
+            start(
+                [flower, HERE / "flower_worker.py", options.flower_users, 2],
+                QUIET | {"FLWR_HOME": str(folder), "PYTHONPATH": str(HERE)},
+            )
+        ),
+        "hushbit": lambda: result_of(
+            start(
+                [sys.executable, HERE / "crowd_worker.py", data, options.users, 2, options.workers],
+                here,
+            )
+        ),
+    }
     found: dict[str, Row] = {}
     for name, job in jobs.items():
         if name == "Flower on Ray" and not first:
             continue
         begun = time.perf_counter()
         found[name] = job()
-        say(f"{name}: {time.perf_counter() - begun:.0f} s")
+        log(f"{name}: {time.perf_counter() - begun:.0f} s")
     return found
 
 
 def measure(options: argparse.Namespace) -> dict[str, Row]:
-    """The best turn of each, in microseconds a user."""
+    """The best turn of each, in microseconds per user."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     home = options.environments or cache / "hushbit-benchmarks"
     pfl, flower = pfl_round.environment(home / "pfl"), flower_environment(home / "flower")
@@ -130,15 +140,13 @@ def measure(options: argparse.Namespace) -> dict[str, Row]:
     ours = best["hushbit"]
     for row in best.values():
         for figure in ("wall", "cpu"):
-            row[f"{figure}_us_a_user"] = 1e6 * row[figure] / row["users"]
-            row[f"{figure}_times_ours"] = (
-                row[figure] / row["users"] / (ours[figure] / ours["users"])
-            )
+            row[f"{figure}_us_per_user"] = 1e6 * row[figure] / row["users"]
+            row[f"{figure}_ratio"] = row[figure] / row["users"] / (ours[figure] / ours["users"])
     return best
 
 
 def main() -> None:
-    """Measure, print, and judge by wall time."""
+    """Measure, print, and compare wall times with the targets."""
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--environments", type=Path, help="folder of the peers' environments")
     asked.add_argument("--users", type=int, default=100_000)
@@ -152,17 +160,22 @@ def main() -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    print(f"{'':20}{'users':>9}{'wall us/user':>14}{'times ours':>12}{'CPU us/user':>13}"
-          f"{'times ours':>12}")  # fmt: skip
+    print(f"{'':20}{'users':>9}{'wall us/user':>14}{'ratio':>12}{'CPU us/user':>13}{'ratio':>12}")
     for name, row in found.items():
-        print(f"{name:20}{row['users']:9}{row['wall_us_a_user']:14.1f}"
-              f"{row['wall_times_ours']:12.1f}{row['cpu_us_a_user']:13.1f}"
-              f"{row['cpu_times_ours']:12.1f}")  # fmt: skip
-    for name, times in WANTED.items():
-        reached = found[name]["wall_times_ours"]
-        print(f"{name}: {reached:.0f} times, {times} wanted")
-    versions = {key: value for row in found.values() for key, value in row.items()
-                if key in ("pfl", "torch", "flwr", "ray", "hushbit")}  # fmt: skip
+        print(
+            f"{name:20}{row['users']:9}{row['wall_us_per_user']:14.1f}"
+            f"{row['wall_ratio']:12.1f}{row['cpu_us_per_user']:13.1f}"
+            f"{row['cpu_ratio']:12.1f}"
+        )
+    for name, times in TARGET_RATIOS.items():
+        reached = found[name]["wall_ratio"]
+        print(f"{name}: ratio {reached:.0f}, target {times}")
+    versions = {
+        key: value
+        for row in found.values()
+        for key, value in row.items()
+        if key in ("pfl", "torch", "flwr", "ray", "hushbit")
+    }
     print(", ".join(f"{name} {version}" for name, version in versions.items()))
 
 

@@ -1,10 +1,10 @@
-"""CPU seconds of one round beside pfl 0.6: 1 000 users, linear 784-10, 5 samples each.
+"""CPU seconds of one round next to pfl 0.6: 1 000 users, linear 784-10, 5 samples each.
 
     python benchmarks/pfl_round.py [--environment FOLDER] [--repeats 2] [--threads 1] [--json]
 
-pfl gets a virtual environment of its own (made on first use) with the same torch, and no privacy;
-hushbit runs once without (fedavg) and once with one private bit a weight (cpa). The processes
-take turns; each figure is the best round of all turns.
+pfl runs in a virtual environment of its own (created on first use) with the same torch and without
+privacy; hushbit runs once without privacy (fedavg) and once with one private bit per weight (cpa).
+The processes take turns; each figure is the best round of all turns.
 """
 
 import argparse
@@ -26,19 +26,23 @@ USERS, SAMPLES, RATE = 1000, 5, 0.03
 
 
 def environment(folder: Path) -> Path:
-    """The Python of pfl's environment; made if absent."""
+    """The Python of pfl's environment, which is created if absent."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if subprocess.run([python, "-c", "import pfl, torch"], capture_output=True).returncode \
-            if python.exists() else True:  # fmt: skip
+    if (
+        subprocess.run([python, "-c", "import pfl, torch"], capture_output=True).returncode
+        if python.exists()
+        else True
+    ):
         venv.create(folder, with_pip=True)
         torch = importlib.metadata.version("torch").split("+")[0]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", PFL, f"torch=={torch}"],
-                       check=True)  # fmt: skip
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", PFL, f"torch=={torch}"], check=True
+        )
     return python
 
 
 def store_data(path: Path) -> None:
-    """The same samples for all: random images, since only the time matters."""
+    """Store the samples of all users: random images, since only the time matters."""
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (USERS, SAMPLES, 784), dtype=np.uint8)
     labels = rng.integers(0, 10, (USERS, SAMPLES))
@@ -47,7 +51,7 @@ def store_data(path: Path) -> None:
 
 
 def one_turn(command: list[Any]) -> dict[str, Any]:
-    """What a worker's last line says."""
+    """The JSON object in the last line of a worker."""
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
@@ -56,7 +60,7 @@ def one_turn(command: list[Any]) -> dict[str, Any]:
 
 
 def measure(python: Path, repeats: int, rounds: int, threads: int) -> dict[str, Any]:
-    """All three in turn, several times."""
+    """Run all three in turns."""
     best: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npz"
@@ -94,7 +98,7 @@ def main() -> None:
         return
     versions = f"pfl {found['pfl']['pfl']}, torch {found['pfl']['torch']}"
     print(f"{USERS} users, linear, {SAMPLES} samples each; {versions}; {options.threads} threads")
-    print(f"{'':16}{'CPU s':>10}{'wall s':>10}{'peak MB':>10}{'pfl / it':>10}")
+    print(f"{'':16}{'CPU s':>10}{'wall s':>10}{'peak MB':>10}{'pfl ratio':>10}")
     for name, row in found.items():
         times = found["pfl"]["cpu"] / row["cpu"]
         print(f"{name:16}{row['cpu']:10.3f}{row['wall']:10.3f}{row['peak_mb']:10.0f}{times:10.1f}")

@@ -1,4 +1,4 @@
-"""Rounds of pfl on stored data, timed; runs in an environment of its own (see pfl_round.py).
+"""Timed rounds of pfl on stored data, in an environment of its own; see pfl_round.py.
 
 python pfl_worker.py DATA.npz ROUNDS THREADS [USERS]   ->   one JSON line
 """
@@ -25,7 +25,7 @@ from pfl.model.pytorch import PyTorchModel
 
 
 class Linear(torch.nn.Linear):
-    """784 to 10, with the loss where pfl looks for it."""
+    """A linear layer from 784 to 10 with the loss method that pfl calls."""
 
     def loss(self, images, labels, is_eval=False):
         return F.cross_entropy(self(images), labels)
@@ -35,7 +35,7 @@ class Linear(torch.nn.Linear):
 
 
 class Times(TrainingProcessCallback):
-    """Notes wall and CPU time after every round."""
+    """Records wall and CPU time after every round."""
 
     def __init__(self):
         self.marks = [(time.perf_counter(), time.process_time())]
@@ -60,27 +60,42 @@ def main():
     )
     net = Linear(784, 10)
     model = PyTorchModel(
-        net, local_optimizer_create=torch.optim.SGD,
+        net,
+        local_optimizer_create=torch.optim.SGD,
         central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0),
-    )  # fmt: skip
+    )
     times = Times()
     FederatedAveraging().run(
-        NNAlgorithmParams(central_num_iterations=rounds + 1, evaluation_frequency=10**6,
-                          train_cohort_size=users, val_cohort_size=0),
+        NNAlgorithmParams(
+            central_num_iterations=rounds + 1,
+            evaluation_frequency=10**6,
+            train_cohort_size=users,
+            val_cohort_size=0,
+        ),
         SimulatedBackend(training_data=data, val_data=data),
         model,
-        NNTrainHyperParams(local_learning_rate=float(stored["rate"]), local_num_epochs=1,
-                           local_batch_size=samples),
+        NNTrainHyperParams(
+            local_learning_rate=float(stored["rate"]), local_num_epochs=1, local_batch_size=samples
+        ),
         None,
         callbacks=[times],
-    )  # fmt: skip
+    )
     wall, cpu = (np.diff([mark[part] for mark in times.marks])[1:] for part in (0, 1))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({
-        "wall": wall.min(), "cpu": cpu.min(), "cpu_median": float(np.median(cpu)),
-        "wall_median": float(np.median(wall)), "users": users, "peak_mb": peak,
-        "pfl": importlib.metadata.version("pfl"), "torch": torch.__version__,
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "wall": wall.min(),
+                "cpu": cpu.min(),
+                "cpu_median": float(np.median(cpu)),
+                "wall_median": float(np.median(wall)),
+                "users": users,
+                "peak_mb": peak,
+                "pfl": importlib.metadata.version("pfl"),
+                "torch": torch.__version__,
+            }
+        )
+    )
 
 
 main()

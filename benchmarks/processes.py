@@ -1,15 +1,15 @@
-"""Memory and CPU time of a process with all that descend from it, from /proc (Linux)."""
+"""Memory and CPU time of a process and its descendants, from /proc (Linux)."""
 
 import contextlib
 import os
 import threading
 from pathlib import Path
 
-SAMPLE_SECONDS = 0.05  # a short run may hold its most for a tenth of a second
+SAMPLE_SECONDS = 0.05  # short, since the peak of a short run may last a tenth of a second
 
 
-def family(parent: int) -> list[int]:
-    """A process and all that descend from it."""
+def process_tree(parent: int) -> list[int]:
+    """The numbers of a process and its descendants."""
     members = [parent]
     for process in members:
         with contextlib.suppress(OSError):
@@ -21,11 +21,11 @@ def family(parent: int) -> list[int]:
 def megabytes(parent: int) -> float:
     """Resident memory of a process and its descendants together.
 
-    What is each one's own counts in full; pages of files, which they share (libraries, arrays in
-    a parcel), count once: as many as the process has that maps most of them.
+    Anonymous memory counts for every process. File pages, which processes share (libraries, mapped
+    arrays), count once: as many as the process that maps most of them has.
     """
     own, mapped = 0, 0
-    for process in family(parent):
+    for process in process_tree(parent):
         with contextlib.suppress(OSError, ValueError, KeyError):
             text = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
             kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in text}
@@ -35,18 +35,18 @@ def megabytes(parent: int) -> float:
 
 
 def cpu_seconds(parent: int) -> float:
-    """CPU time of a process, of its living descendants and of those that have ended."""
+    """CPU time of a process, of its running descendants and of those that have ended."""
     ticks = 0
-    for process in family(parent):
+    for process in process_tree(parent):
         with contextlib.suppress(OSError):
-            # The name may hold blanks and brackets; what follows its last bracket does not.
+            # The process name may contain blanks and brackets; fields follow its last bracket.
             fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
             ticks += sum(int(field) for field in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Peak:
-    """The most memory that a process and its descendants held together."""
+    """The peak memory of a process and its descendants together."""
 
     def __init__(self, parent: int) -> None:
         self.megabytes = 0.0
@@ -59,7 +59,7 @@ class Peak:
             self.megabytes = max(self.megabytes, megabytes(parent))
 
     def end(self) -> float:
-        """Stop and tell."""
+        """Stop sampling and return the peak in MB."""
         self._done.set()
         self._thread.join()
         return self.megabytes

@@ -1,13 +1,13 @@
-"""How encode and tally grow with users, dim, points N and block size L, and how near the limit.
+"""Time of encode and tally by users, dim, points N and block size L, and the limit of a tally.
 
     python benchmarks/scaling.py [--quick] [--json]
 
-The limit of a tally of N = 2 is measured in the same run: each vote is one bit read from memory
-and one bit of keystream, so no program counts faster than memory is read (eight votes a byte) or
-than the best ChaCha20 at hand (OpenSSL's, through `cryptography`) makes keystream. Times are CPU
-seconds of one thread, best of several, so that other programs disturb them little; the gain of
-two threads is in wall time and needs two idle cores. Memory is what Python and NumPy allocate
-while ballots stream through a tally, 4 096 at a time, at its peak.
+The limit of a tally with N = 2 is measured in the same run. Each vote is one bit read from memory
+and one bit of keystream, so a tally is at most as fast as memory is read (eight votes per byte) and
+as the fastest ChaCha20 available (that of OpenSSL, by `cryptography`). Times are CPU seconds of one
+thread, the best of several, which other programs disturb little; the gain of two threads is in wall
+time and needs two idle cores. Memory is the peak that Python and NumPy allocate while ballots pass
+through a tally, 4 096 at a time.
 """
 
 import argparse
@@ -20,13 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from hushbit import CPA, RoundKey, Tally
-from hushbit.ballot import Ballots
-from hushbit.coins import SeededCoins
+from hushbit.cpa import CPA
 from hushbit.kernels import threads
+from hushbit.tally.tally import Tally
+from hushbit.wire.ballot import Ballots
+from hushbit.wire.coins import SeededCoins
+from hushbit.wire.keys import RoundKey
 
 KEY = RoundKey(bytes(range(32)), 0)
-REPEATS, ENOUGH = 5, 2.0  # runs of each, fewer where they take so many seconds together
+REPEATS, MAX_SECONDS = 5, 2.0  # runs of each; fewer if they take more seconds together
 WEIGHTS, BALLOT_BYTES = 7850, 1022
 BATCH = 4096
 LATTICES = {1: "Z", 2: "A2", 4: "D4", 8: "E8"}
@@ -35,10 +37,10 @@ Row = dict[str, float]
 
 
 def best(run: Callable[[], Any], clock: Clock = time.process_time) -> float:
-    """Least seconds of a few runs after one that compiles."""
+    """Minimum of the seconds of a few runs, after one that compiles."""
     run()
     spent: list[float] = []
-    while len(spent) < REPEATS and sum(spent) < ENOUGH:
+    while len(spent) < REPEATS and sum(spent) < MAX_SECONDS:
         begun = clock()
         run()
         spent.append(clock() - begun)
@@ -46,28 +48,42 @@ def best(run: Callable[[], Any], clock: Clock = time.process_time) -> float:
 
 
 def ballots_of(mechanism: CPA, users: int) -> Ballots:
-    """As many ballots as asked for; the bits of a few repeat under new user numbers."""
+    """Ballots of `users` users; the bits of a few are repeated under new user numbers."""
     few = min(users, 16)
     updates = np.linspace(-1, 1, mechanism.dim, dtype=np.float32) * np.ones((few, 1), np.float32)
     made = mechanism.encode_many(updates * 0.5, KEY.users(range(few)), SeededCoins(1))
     payload = np.resize(made.payload, (users, made.payload.shape[1]))
-    return Ballots(made.fingerprint, 0, made.bits, np.arange(users, dtype=np.uint64), payload,
-                   np.zeros(users, dtype=np.int64))  # fmt: skip
+    return Ballots(
+        made.fingerprint,
+        0,
+        made.bits,
+        np.arange(users, dtype=np.uint64),
+        payload,
+        np.zeros(users, dtype=np.int64),
+    )
 
 
 def stream(mechanism: CPA, batch: Ballots, users: int) -> Tally:
-    """Count so many ballots, a batch at a time, as a server does."""
+    """Count ballots of `users` users in batches, as a server does."""
     tally = mechanism.tally(KEY, False)
     for begin in range(0, users, BATCH):
         size = min(BATCH, users - begin)
         numbers = np.arange(begin, begin + size, dtype=np.uint64)
-        tally.add_many(Ballots(batch.fingerprint, 0, batch.bits, numbers, batch.payload[:size],
-                               batch.overloaded[:size]))  # fmt: skip
+        tally.add_many(
+            Ballots(
+                batch.fingerprint,
+                0,
+                batch.bits,
+                numbers,
+                batch.payload[:size],
+                batch.overloaded[:size],
+            )
+        )
     return tally
 
 
 def peak_megabytes(run: Callable[[], Any]) -> float:
-    """What a run allocates at its peak."""
+    """Peak allocation of a run."""
     tracemalloc.start()
     run()
     peak = tracemalloc.get_traced_memory()[1]
@@ -76,20 +92,20 @@ def peak_megabytes(run: Callable[[], Any]) -> float:
 
 
 def tally_seconds(mechanism: CPA, users: int, clock: Clock = time.process_time) -> float:
-    """Seconds to count so many ballots at once."""
+    """Seconds to count the ballots of `users` users at once."""
     ballots = ballots_of(mechanism, users)
     return best(lambda: mechanism.tally(KEY, False).add_many(ballots), clock)
 
 
 def encode_seconds(mechanism: CPA, users: int) -> float:
-    """CPU seconds to cast so many ballots."""
+    """CPU seconds to encode the ballots of `users` users."""
     updates = np.full((users, mechanism.dim), 0.3, dtype=np.float32)
     keys = KEY.users(range(users))
     return best(lambda: mechanism.encode_many(updates, keys, SeededCoins(1)))
 
 
 def limits() -> Row:
-    """Votes a second that memory and keystream allow one core."""
+    """Votes per second that memory and keystream allow on one core."""
     data = np.ones(32 << 20, dtype=np.uint64)
     memory = 8 * data.nbytes / best(lambda: np.bitwise_or.reduce(data))
     found = {"memory": memory}
@@ -104,7 +120,7 @@ def limits() -> Row:
 
 
 def by_users(scale: int) -> list[Row]:
-    """Ballots of the linear model, in a stream."""
+    """Figures by the number of users, for ballots of the linear model."""
     mechanism = CPA(WEIGHTS, 0.5, 1.0)
     batch = ballots_of(mechanism, BATCH)
     rows = []
@@ -116,60 +132,75 @@ def by_users(scale: int) -> list[Row]:
 
 
 def by_dim(scale: int) -> list[Row]:
-    """As many users at every length, so that none has fewer to share its counters' cost."""
+    """Figures by dim, with the same number of users, which share the cost of counters."""
     rows = []
     for dim in (10_000, 100_000, 1_000_000, 10_000_000)[: None if scale == 1 else 3]:
         mechanism, few = CPA(dim, 0.5, 1.0), max(2, 8_000_000 // dim)
         ballots = ballots_of(mechanism, 256)
-        rows.append({
-            "dim": dim,
-            "tally": best(lambda m=mechanism, b=ballots: m.tally(KEY, False).add_many(b)) / 256,
-            "tally_mb": peak_megabytes(
-                lambda m=mechanism, b=ballots: m.tally(KEY, False).add_many(b)
-            ),
-            "encode": encode_seconds(mechanism, few) / few,
-        })  # fmt: skip
+        rows.append(
+            {
+                "dim": dim,
+                "tally": best(lambda m=mechanism, b=ballots: m.tally(KEY, False).add_many(b)) / 256,
+                "tally_mb": peak_megabytes(
+                    lambda m=mechanism, b=ballots: m.tally(KEY, False).add_many(b)
+                ),
+                "encode": encode_seconds(mechanism, few) / few,
+            }
+        )
     return rows
 
 
 def by_points(scale: int) -> list[Row]:
-    """More points a block."""
+    """Figures by the number of points per block."""
     rows = []
     for points in (2, 4, 8, 16):
         mechanism = CPA(100_000 // scale, 0.5, 1.0, points=points)
-        rows.append({"points": points, "tally": tally_seconds(mechanism, 256) / 256,
-                     "encode": encode_seconds(mechanism, 16) / 16})  # fmt: skip
+        rows.append(
+            {
+                "points": points,
+                "tally": tally_seconds(mechanism, 256) / 256,
+                "encode": encode_seconds(mechanism, 16) / 16,
+            }
+        )
     return rows
 
 
 def by_block(scale: int) -> list[Row]:
-    """Larger blocks, 16 points each."""
+    """Figures by block size, with 16 points per block."""
     rows = []
     for size, lattice in LATTICES.items():
         mechanism = CPA(100_000 // scale, 0.5, 1.0, points=16, lattice=lattice)
-        rows.append({"block": size, "tally": tally_seconds(mechanism, 256) / 256,
-                     "encode": encode_seconds(mechanism, 4) / 4})  # fmt: skip
+        rows.append(
+            {
+                "block": size,
+                "tally": tally_seconds(mechanism, 256) / 256,
+                "encode": encode_seconds(mechanism, 4) / 4,
+            }
+        )
     return rows
 
 
 def exponents(tables: dict[str, list[Row]]) -> Row:
-    """The p of seconds ~ size^p by least squares of logarithms."""
+    """The exponent p of seconds ~ size^p, by least squares of logarithms."""
     return {
-        f"{figure} in {name}": float(np.polyfit(
-            np.log([row[name] for row in rows]), np.log([row[figure] for row in rows]), 1
-        )[0])
+        f"{figure} in {name}": float(
+            np.polyfit(
+                np.log([row[name] for row in rows]), np.log([row[figure] for row in rows]), 1
+            )[0]
+        )
         for name, rows in tables.items()
-        for figure in ("tally", "encode") if figure in rows[0]
-    }  # fmt: skip
+        for figure in ("tally", "encode")
+        if figure in rows[0]
+    }
 
 
 def two_threads() -> float:
-    """How many times faster two threads are than one, at twenty thousand ballots."""
+    """The gain of two threads over one, at 20 000 ballots."""
     mechanism = CPA(WEIGHTS, 0.5, 1.0)
     ballots = ballots_of(mechanism, 20_000)
     wall = {1: float("inf"), 2: float("inf")}
     for _ in range(REPEATS):
-        for count in wall:  # in turns, so that a busy moment meets both
+        for count in wall:  # in turns, so that other programs disturb both alike
             threads.set_threads(count)
             spent = best(lambda: mechanism.tally(KEY, False).add_many(ballots), time.perf_counter)
             wall[count] = min(wall[count], spent)
@@ -178,26 +209,34 @@ def two_threads() -> float:
 
 
 def study(quick: bool) -> dict[str, Any]:
-    """All tables, the limit, and what is reached of it."""
+    """All tables, the limits, and the fraction of them that a tally reaches."""
     threads.set_threads(1)
     scale = 10 if quick else 1
     found = limits()
     ballots = 4 * BATCH
     rate = WEIGHTS * ballots / tally_seconds(CPA(WEIGHTS, 0.5, 1.0), ballots)
-    tables = {"users": by_users(scale), "dim": by_dim(scale), "points": by_points(scale),
-              "block": by_block(scale)}  # fmt: skip
+    tables = {
+        "users": by_users(scale),
+        "dim": by_dim(scale),
+        "points": by_points(scale),
+        "block": by_block(scale),
+    }
     return tables | {
-        "exponents": exponents(tables), "limits": found, "tally_votes": rate,
-        "fraction": rate / min(found.values()), "two_threads": two_threads(),
-        "python": platform.python_version(), "machine": platform.machine(),
+        "exponents": exponents(tables),
+        "limits": found,
+        "tally_votes": rate,
+        "fraction": rate / min(found.values()),
+        "two_threads": two_threads(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
         "numpy": np.__version__,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
     """Measure and print."""
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    asked.add_argument("--quick", action="store_true", help="without the largest sizes")
+    asked.add_argument("--quick", action="store_true", help="leave out the largest sizes")
     asked.add_argument("--json", action="store_true")
     options = asked.parse_args()
     found = study(options.quick)
@@ -210,12 +249,16 @@ def main() -> None:
     print("  ".join(f"{name}: {value:.2f}" for name, value in found["exponents"].items()))
     giga = {name: value / 1e9 for name, value in found["limits"].items()}
     print("limits, G votes/s: " + ", ".join(f"{name} {value:.0f}" for name, value in giga.items()))
-    print(f"tally N=2: {found['tally_votes'] / 1e9:.1f} G votes/s on one core, "
-          f"{found['fraction']:.0%} of the lower limit")  # fmt: skip
-    print(f"two threads are {found['two_threads']:.2f} times one")
+    print(
+        f"tally N=2: {found['tally_votes'] / 1e9:.1f} G votes/s on one core, "
+        f"{found['fraction']:.0%} of the lower limit"
+    )
+    print(f"gain of two threads: {found['two_threads']:.2f}")
     each = found["users"][-1]["tally"] / found["users"][-1]["users"]
-    print(f"1e9 users of {WEIGHTS} weights: {1e9 * each / 3600:.2f} core hours to tally, "
-          f"{1e9 * BALLOT_BYTES / 1e12:.1f} TB of ballots")  # fmt: skip
+    print(
+        f"1e9 users of {WEIGHTS} weights: {1e9 * each / 3600:.2f} core hours to tally, "
+        f"{1e9 * BALLOT_BYTES / 1e12:.1f} TB of ballots"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Fixtures that the core's tests share."""
+"""Shared fixtures, and the profile of Hypothesis."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ import pytest
 import hushbit as hb
 from hushbit.kernels import threads
 
-# Compiling a kernel the first time takes seconds; a deadline would only measure that.
+# No deadline: the first call of a kernel takes seconds to compile.
 hypothesis.settings.register_profile("hushbit", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("hushbit")
 
@@ -20,7 +20,7 @@ def round_key() -> hb.RoundKey:
 
 @pytest.fixture
 def usual_threads() -> Iterator[None]:
-    """Puts the number of threads back after a test that changes it."""
+    """Restores the number of threads after a test that changes it."""
     before = threads._setting["threads"]
     yield
     threads.set_threads(before)

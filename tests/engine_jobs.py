@@ -1,4 +1,4 @@
-"""Jobs that travel to other processes, for tests of engines."""
+"""Jobs for other processes, for tests of engines."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import hushbit as hb
-from hushbit.coins import SimulationCoins
 from hushbit.errors import RefusedBallot
+from hushbit.wire.coins import SimulationCoins
 
 SHARED = {
     "mechanism": hb.CPA(40, 0.5, 1.0),
@@ -45,7 +45,7 @@ def count(shared: Any, job: Any) -> tuple[Any, Any]:
 
 def merge(left: Any, right: Any) -> tuple[Any, Any]:
     """Both together."""
-    tally = left[0].like()
+    tally = left[0].empty_like()
     tally.merge(left[0])
     tally.merge(right[0])
     return tally, left[1] + right[1]
@@ -73,6 +73,19 @@ def look(shared: Any, job: Any) -> list[Any]:
 def join(left: list[Any], right: list[Any]) -> list[Any]:
     """Both lists."""
     return left + right
+
+
+def die(mark: Path, times: int, result: Any) -> Any:
+    """Kill the own process the first `times` times, then return the result."""
+    _die(mark, times)
+    return result
+
+
+def die_in_first_cell(settings: Any, folder: Path, data: str | None) -> int:
+    """In place of `compute` of a cell: the first worker with seed 1 dies; returns the seed."""
+    if settings.seed == 1:
+        _die(folder / "died", 1)
+    return int(settings.seed)
 
 
 def _die(mark: Path, times: int) -> None:

@@ -1,4 +1,4 @@
-"""Exact laws of one user's decoded vote: every word, rounding and flip, in fractions."""
+"""Exact distribution of one decoded vote, in fractions: every word, rounding and flip."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,23 +6,23 @@ from fractions import Fraction
 from itertools import product
 
 from hushbit.cpa import CPA
-from hushbit.decode import gain_and_shift
-from hushbit.points import digits
-from hushbit.stage import Stage
-from hushbit.words import all_words
+from hushbit.encoding.stage import StageEncoder
+from hushbit.encoding.words import all_words
+from hushbit.lattice.points import stage_indices
+from hushbit.tally.estimate import decoder_constants
 
 Vector = tuple[Fraction, ...]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One way in which a stage's vote can come out, with its chance."""
+    """One possible vote in a stage, with its probability."""
 
     chance: Fraction
     votes: tuple[int, ...]  # bit · word: what is added to the counters
 
 
-def stage_outcomes(stage: Stage, level: int) -> Iterator[Outcome]:
+def stage_outcomes(stage: StageEncoder, level: int) -> Iterator[Outcome]:
     """All words and flips for a user whose block was rounded to point `level`."""
     words = all_words(stage.family, stage.points.size).tolist()
     truth = (1 + stage.response.beta) / 2
@@ -32,9 +32,9 @@ def stage_outcomes(stage: Stage, level: int) -> Iterator[Outcome]:
             yield Outcome(chance / len(words), tuple(bit * sign for sign in word))
 
 
-def decoded(stage: Stage, outcome: Outcome, decoder: str = "corrected") -> Vector:
-    """The decoder on one user's vote, in integer coordinates of the points."""
-    gain, shift = gain_and_shift(decoder, stage.response.beta, stage.rho)
+def decoded(stage: StageEncoder, outcome: Outcome, decoder: str = "corrected") -> Vector:
+    """One decoded vote, in integer coordinates of the points."""
+    gain, shift = decoder_constants(decoder, stage.response.beta, stage.rho)
     coords = stage.points.coords.tolist()
     return tuple(
         sum((gain * v + shift) * c for v, c in zip(outcome.votes, axis, strict=True))
@@ -42,9 +42,9 @@ def decoded(stage: Stage, outcome: Outcome, decoder: str = "corrected") -> Vecto
     )
 
 
-def histogram(stage: Stage, outcome: Outcome) -> Vector:
-    """The decoded shares of all points from one user's vote."""
-    gain, shift = gain_and_shift("corrected", stage.response.beta, stage.rho)
+def histogram(stage: StageEncoder, outcome: Outcome) -> Vector:
+    """The decoded shares of all points from one vote."""
+    gain, shift = decoder_constants("corrected", stage.response.beta, stage.rho)
     return tuple(gain * v + shift for v in outcome.votes)
 
 
@@ -61,16 +61,16 @@ def law(mechanism: CPA, x: Fraction, decoder: str = "corrected") -> tuple[Fracti
     """Mean and mean square error of the decoded scalar x: rounding, words and flips."""
     mean = square = Fraction(0)
     for point, chance in rounding(mechanism, x):
-        levels = [int(part) for part in digits(point, mechanism.counts)]
+        levels = [int(part) for part in stage_indices(point, mechanism.points_per_stage)]
         parts = [
             [(o.chance, decoded(stage, o, decoder)[0]) for o in stage_outcomes(stage, level)]
-            for stage, level in zip(mechanism.stages, levels, strict=True)
+            for stage, level in zip(mechanism.stage_encoders, levels, strict=True)
         ]
-        for way in product(*parts):
+        for outcomes in product(*parts):
             weight = chance
-            for share, _ in way:
+            for share, _ in outcomes:
                 weight *= share
-            value = sum(part for _, part in way)
+            value = sum(part for _, part in outcomes)
             mean += weight * value
             square += weight * (value - x) ** 2
     return mean, square

@@ -1,4 +1,4 @@
-"""Subsets: a few blocks of every user, chosen by key, and still an unbiased mean."""
+"""Subset: blocks chosen by key, and an unbiased mean."""
 
 import itertools
 from collections import Counter
@@ -12,8 +12,8 @@ from scipy.stats import chi2
 
 import hushbit as hb
 from enumeration import decoded, rounding, stage_outcomes
-from hushbit.kernels.subset import SUBSET_TAG, choose_blocks
-from hushbit.words import draw_words, stream
+from hushbit.kernels.count import SUBSET_TAG, choose_blocks
+from hushbit.kernels.words import draw_words, stream
 
 KEY = hb.RoundKey(bytes(32), 3)
 
@@ -26,7 +26,7 @@ def defined_positions(key: np.ndarray, blocks: int, report: int) -> list[int]:
             chosen[word % blocks] = None
         if len(chosen) == report:
             return list(chosen)
-    raise AssertionError("so many draws were not enough")
+    raise AssertionError("too few draws")
 
 
 @given(st.integers(0, 2**32), st.integers(1, 150), st.data())
@@ -39,8 +39,8 @@ def test_positions_equal_their_definition(seed: int, blocks: int, data: st.DataO
     assert len(set(positions)) == report
 
 
-def test_words_beyond_the_last_multiple_are_passed_over() -> None:
-    """With 3 · 2^20 blocks one word in 4096 is; taking it would favour the first blocks."""
+def test_words_beyond_the_last_multiple_are_skipped() -> None:
+    """With 3 · 2^20 blocks one word in 4096 is skipped; using it would favour the first blocks."""
     blocks, report = 3 << 20, 20_000
     key = np.arange(8, dtype=np.uint32)
     chosen = np.empty(report, dtype=np.int64)
@@ -64,7 +64,7 @@ def test_all_pairs_of_positions_are_equally_likely() -> None:
 def test_unbiased_by_enumeration(points: int, family: str) -> None:
     """Every choice of 2 of 3 blocks, every rounding, word and flip; the variance as well."""
     inner = hb.CPA(dim=3, epsilon_per_bit=0.5, radius=1.0, points=points, words=family)
-    stage, blocks, report = inner.stages[0], 3, 2
+    stage, blocks, report = inner.stage_encoders[0], 3, 2
     x = Fraction(int(stage.points.coords[-1, 0]), 3)
     mean = square = Fraction(0)
     choices = list(itertools.combinations(range(blocks), report))
@@ -85,25 +85,29 @@ def test_unbiased_by_enumeration(points: int, family: str) -> None:
     assert square == expected
 
 
-@pytest.mark.parametrize("inner", [
-    hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0),
-    hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0, points=5),
-    hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0, points=8, lattice="D4"),
-], ids=["two", "five", "D4"])  # fmt: skip
-def test_counters_are_the_pulls_of_the_chosen_blocks(inner: hb.CPA) -> None:
+@pytest.mark.parametrize(
+    "inner",
+    [
+        hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0),
+        hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0, points=5),
+        hb.CPA(dim=23, epsilon_per_bit=1.0, radius=1.0, points=8, lattice="D4"),
+    ],
+    ids=["two", "five", "D4"],
+)
+def test_counters_are_the_sums_over_the_chosen_blocks(inner: hb.CPA) -> None:
     mechanism = hb.Subset(inner, report=inner.blocks // 2)
     keys = KEY.users(range(9))
     ballots = mechanism.encode_many(np.zeros((9, 23)), keys, hb.SeededCoins(1))
     tally = mechanism.tally(KEY)
     tally.add_many(ballots)
     total = np.zeros((inner.block_size, inner.blocks), dtype=np.int64)
-    stage = inner.stages[0]
+    stage = inner.stage_encoders[0]
     for ballot, key in zip(ballots, keys.keys, strict=True):
         bits = np.unpackbits(np.frombuffer(ballot.payload, np.uint8), bitorder="little")
         words = draw_words(key, 0, mechanism.report, stage.points.size, stage.family)
-        pulls = words.astype(np.int64) @ stage.points.coords
+        sums = words.astype(np.int64) @ stage.points.coords
         for i, block in enumerate(mechanism.positions(key)):
-            total[:, block] += (2 * int(bits[i]) - 1) * pulls[i]
+            total[:, block] += (2 * int(bits[i]) - 1) * sums[i]
     assert (tally.counters["sum"] == total).all()
 
 
@@ -130,7 +134,7 @@ def test_guarantee_and_size() -> None:
     assert len(mechanism.encode(np.zeros(1000), KEY.user(1)).payload) == 1
 
 
-def test_last_block_is_filled_with_zeros_and_clipping_comes_first() -> None:
+def test_updates_are_clipped_before_the_last_block_is_padded() -> None:
     inner = hb.CPA(dim=10, epsilon_per_bit=np.inf, radius=1.0, points=8, lattice="D4", clip=0.25)
     mechanism = hb.Subset(inner, report=3)
     ballot = mechanism.encode(np.full(10, 100.0), KEY.user(1), hb.SeededCoins(1))
@@ -143,7 +147,7 @@ def test_last_block_is_filled_with_zeros_and_clipping_comes_first() -> None:
     )
 
 
-def test_what_cannot_be_wrapped() -> None:
+def test_mechanisms_that_subset_cannot_wrap_are_refused() -> None:
     inner = hb.CPA(dim=10, epsilon_per_bit=1.0, radius=1.0)
     nested = hb.NestedCPA(dim=10, epsilon_per_bit=1.0, radius=1.0, stages=(2, 2))
     dithered = hb.CPA(dim=10, epsilon_per_bit=1.0, radius=1.0, rounding="subtractive")

@@ -1,4 +1,4 @@
-"""Tiers: users of different budgets in one round, each vote counted once and without bias."""
+"""Tiers: users with different budgets in one round, each counted once and without bias."""
 
 import itertools
 from collections import Counter
@@ -10,7 +10,7 @@ import pytest
 
 import hushbit as hb
 from enumeration import rounding, stage_outcomes
-from hushbit.tiers import TierTally
+from hushbit.wrappers import TierTally
 
 KEY = hb.RoundKey(bytes(32), 3)
 LOW = hb.CPA(dim=6, epsilon_per_bit=0.5, radius=1.0)
@@ -32,20 +32,20 @@ def filled() -> TierTally:
 
 def state(tally: TierTally) -> list[object]:
     parts = [(part.counters["stage 0"].tobytes(), part.count) for part in tally.parts]
-    return [*parts, tally.roll.users().tolist()]
+    return [*parts, tally.voters.users().tolist()]
 
 
 def outcomes(mechanism: hb.CPA, x: Fraction) -> list[tuple[float, np.ndarray]]:
     """Chances of every vote of a user at x (in coordinates), and what it adds to the counter."""
-    stage, chances = mechanism.stages[0], Counter[tuple[int, ...]]()
+    stage, chances = mechanism.stage_encoders[0], Counter[tuple[int, ...]]()
     for level, chance in rounding(mechanism, x):
         for outcome in stage_outcomes(stage, level):
-            chances[outcome.votes[: stage.columns]] += chance * outcome.chance  # type: ignore[assignment]
+            chances[outcome.votes[: stage.kept_points]] += chance * outcome.chance  # type: ignore[assignment]
     return [(float(chance), np.array(votes)) for votes, chance in chances.items() if chance]
 
 
 def enumerated(tiers: hb.Tiers, places: list[list[Fraction]], weighting: str) -> np.ndarray:
-    """E[estimate] over all ways that all users of all tiers can vote, by the library itself."""
+    """E[estimate] over all votes of all users of all tiers, computed by the library."""
     ways = [
         [(tier, way) for way in outcomes(tiers[tier], x)]
         for tier, users in enumerate(places)
@@ -59,8 +59,8 @@ def enumerated(tiers: hb.Tiers, places: list[list[Fraction]], weighting: str) ->
             chance *= share
             part = tally.parts[tier]
             part.counters["stage 0"][:, 0] += votes
-            for roll in (part.roll, tally.roll):
-                roll.add(np.array([user], dtype=np.uint64))
+            for voters in (part.voters, tally.voters):
+                voters.add(np.array([user], dtype=np.uint64))
         total += chance * tiers.estimate(tally, weighting).mean
         mass += chance
     assert mass == pytest.approx(1.0, rel=1e-12)
@@ -71,13 +71,13 @@ def test_the_users_mean_is_unbiased_by_enumeration() -> None:
     tiers = hb.Tiers(hb.CPA(1, 0.5, 1.0), hb.CPA(1, 2.0, 1.0), hb.CPA(1, 1.0, 1.0, points=3))
     places = [[Fraction(1, 3), Fraction(-1)], [Fraction(1, 2)], [Fraction(1)]]
     # One unit of coordinates is the radius for two points and three points alike.
-    expected = (1 / 3 - 1 + 1 / 2 + 1 / int(tiers[2].stages[0].points.coords[-1, 0])) / 4
+    expected = (1 / 3 - 1 + 1 / 2 + 1 / int(tiers[2].stage_encoders[0].points.coords[-1, 0])) / 4
     assert enumerated(tiers, places, "users")[0] == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("x", [Fraction(1, 3), Fraction(-1), Fraction(9, 10)])
-def test_precision_weights_keep_a_common_value_unbiased(x: Fraction) -> None:
-    """Weights that followed the ballots would pull the mean; enumeration shows that they do not."""
+def test_precision_weights_are_unbiased_for_a_common_value(x: Fraction) -> None:
+    """Weights that depend on ballots would bias the mean; these do not depend on them."""
     tiers = hb.Tiers(hb.CPA(1, 0.5, 1.0), hb.CPA(1, 2.0, 1.0))
     got = enumerated(tiers, [[x, x, x], [x, x]], "precision")
     assert got[0] == pytest.approx(float(x), abs=1e-12)
@@ -100,7 +100,7 @@ def test_precision_weighting_has_less_noise() -> None:
     assert errors["precision"] < 0.1 * errors["users"]
 
 
-def test_estimates_weigh_tiers_as_stated() -> None:
+def test_estimates_use_the_stated_weights() -> None:
     tally = filled()
     low, high = LOW.estimate(tally.parts[0]), HIGH.estimate(tally.parts[1])
     users = TIERS.estimate(tally)
@@ -114,7 +114,7 @@ def test_estimates_weigh_tiers_as_stated() -> None:
     assert np.allclose(TIERS.estimate(only).mean, HIGH.estimate(only.parts[1]).mean)
 
 
-def test_one_vote_a_user_over_all_tiers() -> None:
+def test_a_user_votes_once_over_all_tiers() -> None:
     tally = filled()
     before = state(tally)
     for tier, user in ((0, 6), (1, 2), (0, 0), (1, 7)):
@@ -127,7 +127,7 @@ def test_one_vote_a_user_over_all_tiers() -> None:
     assert tally.count == 9
 
 
-def test_merge_commutes_and_refuses_whole() -> None:
+def test_merge_commutes_and_refuses_repeated_users() -> None:
     one, two = TIERS.tally(KEY), TIERS.tally(KEY)
     one.add_many(list(ballots(0, 0, 5)))
     two.add_many(ballots(1, 5, 8))
@@ -142,7 +142,7 @@ def test_merge_commutes_and_refuses_whole() -> None:
 
 
 def test_a_refused_merge_changes_no_tier() -> None:
-    """The first tiers fit, the second do not: nothing of the first may be counted."""
+    """The first tier could be merged, the second cannot: nothing may change."""
     strange = hb.Tiers(LOW, hb.CPA(dim=6, epsilon_per_bit=3.0, radius=1.0)).tally(KEY)
     strange.add_many(ballots(0, 50, 55))
     without = TIERS.tally(KEY, histogram=False)

@@ -1,4 +1,4 @@
-"""The package works without Numba: slower, with one warning, and with the same bytes."""
+"""Without Numba the package is slower, warns once and has the same bytes."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ sys.path[:0] = {path!r}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import golden_cases, numpy as np, hushbit as hb
-    from hushbit.kernels.jit import HAVE_NUMBA
+    from hushbit.kernels import HAVE_NUMBA
     key = hb.RoundKey(golden_cases.SECRET, golden_cases.ROUND)
     means = {{}}
     for name, mechanism in golden_cases.MECHANISMS.items():

@@ -1,9 +1,12 @@
-"""hushbit: federated learning made private with a few bits."""
+"""hushbit: federated learning made private with one bit per weight.
 
-from hushbit.ballot import Ballot, Ballots
-from hushbit.coins import OsCoins, SeededCoins, SimulationCoins
-from hushbit.cpa import CPA, NestedCPA
-from hushbit.decode import Estimate
+Public names are imported on first use, so that the command line starts fast. `hushbit.baselines`
+contains the mechanisms of other papers, `hushbit.defence` the ballot filter.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from hushbit.errors import (
     BudgetSpent,
     DamagedFile,
@@ -12,21 +15,51 @@ from hushbit.errors import (
     MissingExtra,
     RefusedBallot,
 )
-from hushbit.keys import RoundKey, UserKey, UserKeys
-from hushbit.mechanism import Mechanism
-from hushbit.privacy.calibration import calibrate
-from hushbit.privacy.cost import Cost
-from hushbit.privacy.guarantee import Guarantee
-from hushbit.privacy.ledger import Ledger
-from hushbit.rotation import Rotated
-from hushbit.subset import Subset
-from hushbit.tally import Tally
-from hushbit.tiers import Tiers
+
+if TYPE_CHECKING:
+    from hushbit import baselines as baselines
+    from hushbit import defence as defence
+    from hushbit.cpa import CPA, NestedCPA
+    from hushbit.mechanism import Mechanism
+    from hushbit.privacy.accountant import Cost
+    from hushbit.privacy.guarantee import Guarantee
+    from hushbit.privacy.ledger import Ledger
+    from hushbit.registry import mechanism_from_description
+    from hushbit.tally.estimate import Estimate
+    from hushbit.tally.tally import Tally
+    from hushbit.tuning.auto import AutoCPA
+    from hushbit.tuning.calibrate import calibrate
+    from hushbit.tuning.plan import plan
+    from hushbit.wire.ballot import Ballot, Ballots
+    from hushbit.wire.coins import OsCoins, SeededCoins, SimulationCoins
+    from hushbit.wire.keys import RoundKey, UserKey, UserKeys
+    from hushbit.wrappers import Rotated, Subset, Tiers
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "cpa": ("CPA", "NestedCPA"),
+    "mechanism": ("Mechanism",),
+    "privacy.accountant": ("Cost",),
+    "privacy.guarantee": ("Guarantee",),
+    "privacy.ledger": ("Ledger",),
+    "registry": ("mechanism_from_description",),
+    "tally.estimate": ("Estimate",),
+    "tally.tally": ("Tally",),
+    "tuning.auto": ("AutoCPA",),
+    "tuning.calibrate": ("calibrate",),
+    "tuning.plan": ("plan",),
+    "wire.ballot": ("Ballot", "Ballots"),
+    "wire.coins": ("OsCoins", "SeededCoins", "SimulationCoins"),
+    "wire.keys": ("RoundKey", "UserKey", "UserKeys"),
+    "wrappers": ("Rotated", "Subset", "Tiers"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+_PACKAGES = ("baselines", "defence")
+
 __all__ = [
     "CPA",
+    "AutoCPA",
     "Ballot",
     "Ballots",
     "BudgetSpent",
@@ -52,4 +85,21 @@ __all__ = [
     "UserKey",
     "UserKeys",
     "calibrate",
+    "mechanism_from_description",
+    "plan",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"hushbit.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'hushbit' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"hushbit.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_PACKAGES, "__version__"])

@@ -1,6 +1,6 @@
 """`python -m hushbit` is the same as the `hushbit` command."""
 
-from hushbit.cli import main
+from hushbit.lab.cli import main
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,8 @@
-"""Small argument checks that say what came, what is allowed and what to do."""
+"""Argument checks that every module shares, and the two array types of the library.
+
+Each check returns its argument in one fixed type, or raises InvalidInput with a message that states
+what came, what is allowed and, where it is not obvious, what to do.
+"""
 
 import math
 import numbers
@@ -7,10 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.errors import InvalidInput
+from hushbit.errors import InvalidInput, NotFinite
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
-def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
+def check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
     """An integer in [low, high]; booleans and floats are refused."""
     top = "" if high is None else f" and at most {high}"
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
@@ -21,7 +28,7 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
     return number
 
 
-def real(name: str, value: Any) -> float:
+def check_float(name: str, value: Any) -> float:
     """A real number that is not NaN; booleans and strings are refused."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         raise InvalidInput(f"{name} must be a number; got {value!r}")
@@ -34,37 +41,79 @@ def real(name: str, value: Any) -> float:
     return number
 
 
-def positive(name: str, value: Any, *, infinite: bool = False) -> float:
-    """A number above zero, finite unless `infinite`."""
-    number = real(name, value)
+def check_positive(name: str, value: Any, *, infinite: bool = False) -> float:
+    """A number above 0, finite unless `infinite`."""
+    number = check_float(name, value)
     if number <= 0 or (math.isinf(number) and not infinite):
         allowed = "above 0 (math.inf is allowed)" if infinite else "above 0 and finite"
         raise InvalidInput(f"{name} must be {allowed}; got {value!r}")
     return number
 
 
-def length(name: str, value: Any) -> float:
-    """A positive number whose square neither overflows nor vanishes."""
-    number = positive(name, value)
+def check_nonnegative(name: str, value: Any, *, infinite: bool = False) -> float:
+    """A number of at least 0, finite unless `infinite`."""
+    number = check_float(name, value)
+    if number < 0 or (math.isinf(number) and not infinite):
+        allowed = "at least 0 (math.inf is allowed)" if infinite else "at least 0 and finite"
+        raise InvalidInput(f"{name} must be {allowed}; got {value!r}")
+    return number
+
+
+def check_scale(name: str, value: Any) -> float:
+    """A positive number whose square neither overflows nor underflows."""
+    number = check_positive(name, value)
     if not 1e-100 <= number <= 1e100:
         raise InvalidInput(f"{name} must be from 1e-100 to 1e100; got {value!r}: change the unit")
     return number
 
 
-def choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
-    """One of a few words."""
+def check_delta(value: Any, *, zero: bool = True) -> float:
+    """Delta in [0, 1), or in (0, 1) if `zero` is false."""
+    number = check_float("delta", value)
+    if not 0 <= number < 1 or (number == 0 and not zero):
+        allowed = "[0, 1)" if zero else "(0, 1)"
+        raise InvalidInput(f"delta must lie in {allowed}, for example 1e-5; got {value!r}")
+    return number
+
+
+def check_choice(name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """One of the strings in `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         raise InvalidInput(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
     return value
 
 
-def vectors(name: str, value: Any, dim: int, *, many: bool) -> NDArray[np.floating]:
+def check_finite(name: str, value: Any) -> Floats:
+    """`value` as a float64 array with at least one entry, every entry finite."""
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        raise InvalidInput(f"{name} is ragged; give an array of numbers") from None
+    if array.dtype.kind not in "iuf":
+        raise InvalidInput(f"{name} holds {array.dtype}; give an array of real numbers")
+    if array.size == 0:
+        raise InvalidInput(f"{name} is empty (shape {array.shape}); give at least one entry")
+    floats = np.asarray(array, dtype=np.float64)
+    if not np.isfinite(floats).all():
+        raise NotFinite(f"{name} holds NaN or infinity; every entry must be finite")
+    return floats
+
+
+def check_finite_rows(name: str, value: Any, width: int) -> Floats:
+    """`value` as a finite float64 array of shape (rows, width)."""
+    rows = check_finite(name, value)
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise InvalidInput(f"{name} has shape {rows.shape}; the shape must be (rows, {width})")
+    return rows
+
+
+def check_updates(name: str, value: Any, dim: int, *, many: bool) -> NDArray[np.floating]:
     """Finite float32 or float64 of shape (dim,) or (users, dim), as a C-contiguous matrix."""
     wanted = f"(users, {dim})" if many else f"({dim},)"
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        # Tensors that track gradients or hold bfloat16 end here; their own message says what to do.
+        # For tensors that track gradients or hold bfloat16 the message of torch states the remedy.
         raise InvalidInput(f"{name} must be an array of shape {wanted}; got {error}") from None
     if np.ma.is_masked(value):
         raise InvalidInput(f"{name} must not be masked: fill the masked entries first")
@@ -77,8 +126,8 @@ def vectors(name: str, value: Any, dim: int, *, many: bool) -> NDArray[np.floati
     matrix = np.ascontiguousarray(array.reshape(-1, dim))
     if not np.isfinite(matrix).all():
         row = int(np.argmin(np.isfinite(matrix).all(axis=1)))
-        raise InvalidInput(
+        raise NotFinite(
             f"{name} must be finite; row {row} holds NaN or infinity: "
-            "drop that user or mend its training before encoding"
+            "drop that user or fix its training before encoding"
         )
     return matrix

@@ -1,18 +1,25 @@
-"""Every error that a wrong input can cause, under one base."""
+"""All errors that a wrong input can cause, under one base class."""
 
 
 class HushbitError(Exception):
-    """Base of all errors; the message says what came, what is allowed and what to do."""
+    """Base class of all hushbit errors; messages state what came, what is allowed, what to do."""
 
 
 class InvalidInput(HushbitError, ValueError):
     """An argument has the wrong type, shape or range."""
 
 
-class RefusedBallot(HushbitError):
-    """A ballot was not accepted; the tally is as it was.
+class NotFinite(InvalidInput):
+    """A value is NaN or infinite where a finite one is required.
 
-    `reason` is one word for counting: damaged, version, mechanism, round, length, padding,
+    A class of its own, because the usual cause is not a wrong call but training that diverged.
+    """
+
+
+class RefusedBallot(HushbitError):
+    """A ballot was not accepted; the tally is unchanged.
+
+    `reason` is one word for statistics: damaged, version, mechanism, round, length, padding,
     duplicate or value.
     """
 
@@ -25,11 +32,11 @@ class RefusedBallot(HushbitError):
 
 
 class BudgetSpent(HushbitError):
-    """A charge would pass the user's limit; nothing was charged and nothing may be sent."""
+    """A charge would exceed the user's limit; nothing was charged and nothing may be sent."""
 
 
 class DamagedFile(HushbitError):
-    """A file is not what it claims to be, or cannot be read or written safely."""
+    """A file does not have the expected content, or cannot be read or written safely."""
 
 
 class MissingExtra(HushbitError, ImportError):

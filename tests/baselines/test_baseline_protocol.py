@@ -1,4 +1,4 @@
-"""Laws that every baseline keeps, through the one protocol."""
+"""Properties of the mechanism protocol, tested for every baseline."""
 
 import json
 import math
@@ -8,12 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hushbit.ballot import Ballot, Ballots
-from hushbit.baselines import MVU, FedAvg, JoPEQ, Laplace, SignRR, WholeLaplace, mechanisms_by_name
-from hushbit.coins import SimulationCoins
+from hushbit.baselines.fedavg import FedAvg
+from hushbit.baselines.jopeq import JoPEQ
+from hushbit.baselines.laplace import Laplace, WholeLaplace
+from hushbit.baselines.mvu import MVU
+from hushbit.baselines.signsgd import SignRR
 from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.kernels.threads import set_threads
-from hushbit.keys import RoundKey
+from hushbit.registry import BY_NAME
+from hushbit.wire.ballot import Ballot, Ballots
+from hushbit.wire.coins import SimulationCoins
+from hushbit.wire.keys import RoundKey
 
 DIM = 77
 KEY = RoundKey(secret=bytes(range(32)), round=5)
@@ -32,9 +37,6 @@ MECHANISMS = [
     MVU(DIM, 2.0, 0.1, bits=2, inputs=8),
     JoPEQ(DIM, 0.5, 0.1),
     JoPEQ(DIM, 0.5, 0.1, preset="authors"),
-    JoPEQ(DIM, 2.0, 0.1, mode="layered"),
-    JoPEQ(DIM, 2.0, 0.1, lattice="A2", levels=7),
-    JoPEQ(DIM, 2.0, 0.1, lattice="A2", levels=16, mode="moment"),
 ]
 NAMES = [f"{i}-{m.description['mechanism']}" for i, m in enumerate(MECHANISMS)]
 every = pytest.mark.parametrize("mechanism", MECHANISMS, ids=NAMES)
@@ -55,7 +57,7 @@ def same(first, second) -> bool:
 
 
 @every
-def test_encode_many_is_one_at_a_time(mechanism):
+def test_encode_many_equals_encode(mechanism):
     data, keys = updates(5), KEY.users([3, 9, 4, 100, 2**63])
     together = mechanism.encode_many(data, keys, COINS)
     for row, key, ballot in zip(data, keys, together, strict=True):
@@ -75,8 +77,9 @@ def test_order_and_grouping_change_nothing(mechanism, order, cut):
         parts[place >= cut].add(ballots[user])
     parts[0].merge(parts[1])
     assert same(parts[0], whole)
-    assert np.array_equal(mechanism.estimate(parts[0]).mean, mechanism.estimate(whole).mean,
-                          equal_nan=True)  # fmt: skip
+    assert np.array_equal(
+        mechanism.estimate(parts[0]).mean, mechanism.estimate(whole).mean, equal_nan=True
+    )
 
 
 @every
@@ -95,7 +98,7 @@ def test_threads_change_nothing(mechanism):
 
 
 @every
-def test_saved_tallies_come_back(mechanism, tmp_path):
+def test_saved_tallies_are_loaded(mechanism, tmp_path):
     tally = counted(mechanism, mechanism.encode_many(updates(3), KEY.users(range(3)), COINS))
     tally.save(tmp_path / "tally")
     again = mechanism.tally(KEY)
@@ -106,7 +109,7 @@ def test_saved_tallies_come_back(mechanism, tmp_path):
 @every
 def test_description_and_guarantee(mechanism):
     json.dumps(mechanism.description, allow_nan=False)
-    assert "epsilon" in repr(mechanism)
+    assert repr(mechanism).startswith(f"{type(mechanism).__name__}(dim=")
     guarantee = mechanism.guarantee
     assert guarantee.epsilon_per_message() >= guarantee.epsilon_per_bit
     assert guarantee.epsilon_per_run(3) >= guarantee.epsilon_per_message()
@@ -114,21 +117,26 @@ def test_description_and_guarantee(mechanism):
 
 
 @every
-def test_shared_key_alone_does_not_fix_the_ballot(mechanism):
-    """Private coins matter wherever privacy is claimed."""
+def test_ballots_depend_on_private_coins(mechanism):
+    """Ballots of one update and key differ, unless epsilon is infinite."""
     row, key = updates(1)[0], KEY.user(1)
     ballots = {mechanism.encode(row, key).payload for _ in range(3)}
     assert len(ballots) == 3 or math.isinf(mechanism.guarantee.epsilon_per_bit)
 
 
 @every
-@pytest.mark.parametrize(
-    "bad", [np.full(DIM, np.nan), np.full(DIM, np.inf), np.zeros(DIM - 1), "x" * DIM, np.zeros(0),
-            np.zeros((2, DIM)), np.zeros(DIM, bool)]
-)  # fmt: skip
-def test_bad_updates_are_refused(mechanism, bad):
-    with pytest.raises(InvalidInput):
-        mechanism.encode(bad, KEY.user(1), COINS)
+def test_bad_updates_are_refused(mechanism):
+    for bad in (
+        np.full(DIM, np.nan),
+        np.full(DIM, np.inf),
+        np.zeros(DIM - 1),
+        "x" * DIM,
+        np.zeros(0),
+        np.zeros((2, DIM)),
+        np.zeros(DIM, bool),
+    ):
+        with pytest.raises(InvalidInput):
+            mechanism.encode(bad, KEY.user(1), COINS)
 
 
 @every
@@ -137,14 +145,14 @@ def test_extreme_updates_are_clipped_or_refused(mechanism):
         try:
             ballot = mechanism.encode(np.full(DIM, size), KEY.user(1), COINS)
         except InvalidInput:
-            assert size > 1  # floats travel as they are, so there is a limit to them
+            assert size > 1  # 32-bit floats have a limit
             continue
         mean = mechanism.estimate(counted(mechanism, [ballot])).mean
         assert np.isfinite(mean).all()
 
 
 @every
-def test_damaged_ballots_leave_the_tally_alone(mechanism):
+def test_damaged_ballots_do_not_change_the_tally(mechanism):
     ballots = mechanism.encode_many(updates(2), KEY.users([0, 1]), COINS)
     tally = counted(mechanism, ballots[:1])
     before = {name: array.copy() for name, array in tally.counters.items()}
@@ -175,7 +183,6 @@ def test_damaged_ballots_leave_the_tally_alone(mechanism):
         (MECHANISMS[3], np.full(DIM, np.inf, "<f4").tobytes()),
         (MECHANISMS[1], np.full(DIM, -(2**31), "<i4").tobytes()),
         (MECHANISMS[12], b"\xff" * 15 + b"\x07"),
-        (MECHANISMS[14], b"\xff" * 13 + b"\x1f"),
     ],
 )
 def test_values_that_no_encoder_writes_are_refused(mechanism, payload):
@@ -195,35 +202,51 @@ def test_an_empty_tally_has_no_estimate(mechanism):
         mechanism.estimate(counted(other, other.encode_many(updates(1), KEY.users([0]), COINS)))
 
 
-def test_mechanisms_know_each_other_by_their_parameters():
+def test_mechanisms_with_equal_parameters_are_equal():
     assert len({m.fingerprint for m in MECHANISMS}) == len(MECHANISMS)
     assert Laplace(DIM, 0.5, 0.1) == MECHANISMS[1]
-    assert set(mechanisms_by_name) == {"fedavg", "laplace", "signsgd", "jopeq", "mvu"}
+    assert {"fedavg", "laplace", "signsgd", "jopeq", "mvu"} < set(BY_NAME)
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: FedAvg(0), lambda: FedAvg(True), lambda: FedAvg(2.0),
-        lambda: Laplace(5, 0.5), lambda: Laplace(5, 0.0, 1.0), lambda: Laplace(5, math.nan, 1.0),
-        lambda: Laplace(5, 1e-9, 1.0), lambda: Laplace(5, 1e9, 1.0), lambda: Laplace(5, "1", 1.0),
-        lambda: Laplace(5, 0.5, 1.0, preset="authors"), lambda: Laplace(5, 0.5, 1.0, layers=(5,)),
-        lambda: Laplace(5, 0.5, preset="authors", layers=(2, 2)), lambda: Laplace(5, 0.5, -1.0),
-        lambda: WholeLaplace(5, 0.5, 0.0), lambda: WholeLaplace(5, 1e-9, 1.0),
-        lambda: SignRR(5, 0.5), lambda: SignRR(5, 0.5, 0.1, vote="x"), lambda: SignRR(5, -1, 0.1),
-        lambda: SignRR(5, 0.5, 0.1, preset="authors"), lambda: SignRR(5, 0.5, 0.1, stochastic=1),
+        lambda: FedAvg(0),
+        lambda: FedAvg(True),
+        lambda: FedAvg(2.0),
+        lambda: Laplace(5, 0.5),
+        lambda: Laplace(5, 0.0, 1.0),
+        lambda: Laplace(5, math.nan, 1.0),
+        lambda: Laplace(5, 1e-9, 1.0),
+        lambda: Laplace(5, 1e9, 1.0),
+        lambda: Laplace(5, "1", 1.0),
+        lambda: Laplace(5, 0.5, 1.0, preset="authors"),
+        lambda: Laplace(5, 0.5, 1.0, layers=(5,)),
+        lambda: Laplace(5, 0.5, preset="authors", layers=(2, 2)),
+        lambda: Laplace(5, 0.5, -1.0),
+        lambda: WholeLaplace(5, 0.5, 0.0),
+        lambda: WholeLaplace(5, 1e-9, 1.0),
+        lambda: SignRR(5, 0.5),
+        lambda: SignRR(5, 0.5, 0.1, vote="x"),
+        lambda: SignRR(5, -1, 0.1),
+        lambda: SignRR(5, 0.5, 0.1, preset="authors"),
+        lambda: SignRR(5, 0.5, 0.1, stochastic=1),
         lambda: SignRR(5, 0.5, 0.1, stochastic=True, vote="majority"),
-        lambda: MVU(5, 0.5, 0.1, bits=4), lambda: MVU(5, 0.5, 0.1, bits=True),
-        lambda: MVU(5, 0.5, 0.1, bits=2, inputs=1), lambda: MVU(5, 0.5, math.inf),
-        lambda: JoPEQ(5, math.inf, 1.0), lambda: JoPEQ(5, 1e-5, 1.0), lambda: JoPEQ(5, 101.0, 1.0),
-        lambda: JoPEQ(5, 0.5, 1.0, levels=1), lambda: JoPEQ(5, 0.5, 1.0, lattice="E8"),
-        lambda: JoPEQ(5, 0.5, 1.0, gamma=3.0, overload=0.1), lambda: JoPEQ(5, 0.5, 1.0, overload=1),
-        lambda: JoPEQ(5, 0.5, 1.0, mode="layered", levels=4),
-        lambda: JoPEQ(5, 0.5, 1.0, mode="layered", lattice="A2"),
+        lambda: MVU(5, 0.5, 0.1, bits=4),
+        lambda: MVU(5, 0.5, 0.1, bits=True),
+        lambda: MVU(5, 0.5, 0.1, bits=2, inputs=1),
+        lambda: MVU(5, 0.5, math.inf),
+        lambda: JoPEQ(5, math.inf, 1.0),
+        lambda: JoPEQ(5, 1e-5, 1.0),
+        lambda: JoPEQ(5, 101.0, 1.0),
+        lambda: JoPEQ(5, 0.5, 1.0, levels=1),
+        lambda: JoPEQ(5, 0.5, 1.0, lattice="E8"),
+        lambda: JoPEQ(5, 0.5, 1.0, gamma=3.0, overload=0.1),
+        lambda: JoPEQ(5, 0.5, 1.0, overload=1),
         lambda: JoPEQ(5, 8.0, 1.0, mode="moment", levels=2, gamma=5.0),
         lambda: JoPEQ(5, 0.5, 1.0, preset="authors", mode="honest"),
     ],
-)  # fmt: skip
+)
 def test_bad_parameters_are_refused(make):
     with pytest.raises(InvalidInput):
         make()
@@ -236,7 +259,7 @@ def test_privacy_parameters_have_no_default():
 
 
 @every
-def test_batches_reach_the_tally_as_they_are(mechanism):
+def test_a_batch_and_a_list_of_ballots_are_counted_alike(mechanism):
     ballots = mechanism.encode_many(updates(4), KEY.users(range(4)), COINS)
     assert isinstance(ballots, Ballots)
     assert same(counted(mechanism, ballots), counted(mechanism, list(ballots)))

@@ -1,13 +1,14 @@
-"""Laplace: the spec's variance, unbiasedness, the whole-vector variant, the published one."""
+"""Laplace: variance of the specification, unbiasedness, WholeLaplace, preset "authors"."""
 
 import math
 
 import numpy as np
 import pytest
 
-from hushbit.baselines import FedAvg, Laplace, WholeLaplace
-from hushbit.coins import SeededCoins
-from hushbit.keys import RoundKey
+from hushbit.baselines.fedavg import FedAvg
+from hushbit.baselines.laplace import Laplace, WholeLaplace
+from hushbit.wire.coins import SeededCoins
+from hushbit.wire.keys import RoundKey
 
 KEY = RoundKey(secret=bytes(32), round=1)
 
@@ -19,7 +20,7 @@ def one_mean(mechanism, update, seed=1):
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0])
-def test_variance_of_the_table(epsilon):
+def test_variance_and_mean_of_the_specification(epsilon):
     scale, size = 0.3, 400_000
     mechanism = Laplace(size, epsilon, scale)
     estimate = one_mean(mechanism, np.full(size, 0.5 * scale))
@@ -30,7 +31,7 @@ def test_variance_of_the_table(epsilon):
     assert estimate.mean.mean() == pytest.approx(0.5 * scale, abs=5 * math.sqrt(wanted / size))
 
 
-def test_realised_level_and_units():
+def test_realised_epsilon_and_units():
     mechanism = Laplace(100, 0.5, 0.3)
     assert mechanism.noise.realised_epsilon <= 0.5
     assert mechanism.noise.sensitivity == 2 * 4096
@@ -48,7 +49,7 @@ def test_without_noise_only_clipping_and_the_grid_remain():
     assert ballot.overloaded == 2
 
 
-def test_whole_vector_variant():
+def test_noise_and_clip_of_whole_laplace():
     size, clip, epsilon = 100_000, 2.0, 20.0
     mechanism = WholeLaplace(size, epsilon, clip)
     assert mechanism.guarantee.epsilon_per_message() == epsilon
@@ -56,7 +57,7 @@ def test_whole_vector_variant():
     update = np.full(size, 2 * clip / size)  # l1 norm 2 clip: halved
     estimate = one_mean(mechanism, update)
     wanted = 2 * (2 * clip / epsilon) ** 2
-    assert estimate.mean.var() == pytest.approx(wanted, rel=0.15)  # 4.8 % is the grid's price
+    assert estimate.mean.var() == pytest.approx(wanted, rel=0.15)  # the grid adds 4.8 %
     assert estimate.variance[0] == pytest.approx(estimate.mean.var(), rel=0.05)
     free = WholeLaplace(4, math.inf, 1.0)
     got = one_mean(free, np.array([3.0, -1.0, 0.0, 0.0])).mean
@@ -64,7 +65,7 @@ def test_whole_vector_variant():
     assert one_mean(free, np.full(4, 1e308)).mean == pytest.approx(0.25, abs=3e-6)
 
 
-def test_published_variant_scales_with_each_layer_and_claims_nothing():
+def test_preset_authors_scales_with_each_layer_and_has_no_finite_epsilon():
     sizes = (150_000, 150_000)
     mechanism = Laplace(sum(sizes), 1.0, preset="authors", layers=sizes)
     rng = np.random.default_rng(2)

@@ -1,18 +1,18 @@
-"""signSGD with randomized response, and that three one-bit mechanisms are the same."""
+"""signSGD with randomized response, and its equality with one-bit MVU and two-point CPA."""
 
 import math
 
 import numpy as np
 import pytest
 
-from hushbit.baselines import MVU, SignRR
-from hushbit.baselines.signrr import lean_bits
-from hushbit.coins import SeededCoins, SimulationCoins
+from hushbit.baselines.mvu import MVU
+from hushbit.baselines.signsgd import SignRR, stochastic_sign_bits
 from hushbit.cpa import CPA
+from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.kernels.chacha import keystream
-from hushbit.kernels.signs import WORD_TAG
-from hushbit.keys import RoundKey
-from hushbit.response import Response
+from hushbit.kernels.words import WORD_TAG
+from hushbit.wire.coins import SeededCoins, SimulationCoins
+from hushbit.wire.keys import RoundKey
 
 KEY = RoundKey(secret=bytes(32), round=1)
 
@@ -24,31 +24,31 @@ def threshold(value: float, scale: float, half: float) -> int:
     while low < high:
         middle = (low + high) // 2
         coin = np.array([middle], dtype=np.uint32)
-        lean_bits(np.array([value]), scale, half, coin, bit)
+        stochastic_sign_bits(np.array([value]), scale, half, coin, bit)
         low, high = (middle + 1, high) if bit[0] else (low, middle)
     return low
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, math.inf])
-def test_signs_are_told_truly_with_probability_p(epsilon):
-    response = Response(epsilon)
-    half = float(response.half)
-    assert threshold(1.0, half, half) == 2**32 - response.lies
-    assert threshold(-1.0, half, half) == response.lies
+def test_signs_are_unchanged_with_probability_p(epsilon):
+    response = RandomizedResponse(epsilon)
+    half = float(response.threshold_offset)
+    assert threshold(1.0, half, half) == 2**32 - response.flip_count
+    assert threshold(-1.0, half, half) == response.flip_count
     assert threshold(0.0, half, half) == 2**31  # a tie is a fair coin
 
 
 def test_stochastic_signs_have_the_closed_form_of_mvu():
     for epsilon in (0.5, 1.0, 4.0):
-        half = float(Response(epsilon).half)
+        half = float(RandomizedResponse(epsilon).threshold_offset)
         a = 1 / math.expm1(epsilon)
         for z in np.linspace(-1, 1, 9):
             high = ((z + 1) / 2 + a) / (1 + 2 * a)
             assert threshold(z * 0.05, half / 0.05, half) / 2**32 == pytest.approx(high, abs=4e-10)
 
 
-def test_one_bit_mvu_stochastic_sign_and_two_point_cpa_are_one_mechanism():
-    """With the same coins they cast the same votes, so their laws are equal to the last coin."""
+def test_one_bit_mvu_stochastic_sign_and_two_point_cpa_send_equal_bits():
+    """With equal coins they send equal votes, so their distributions are equal."""
     dim, radius, epsilon = 1000, 0.05, 0.5
     update = np.random.default_rng(3).normal(scale=0.04, size=dim)
     key, coins = KEY.user(12), SimulationCoins(9)
@@ -71,9 +71,10 @@ def test_one_bit_mechanisms_decode_to_the_same_numbers():
     keys, coins = KEY.users(range(30)), SimulationCoins(9)
     means = []
     for mechanism in (
-        SignRR(dim, epsilon, radius, stochastic=True), MVU(dim, epsilon, radius),
+        SignRR(dim, epsilon, radius, stochastic=True),
+        MVU(dim, epsilon, radius),
         CPA(dim, epsilon, radius),
-    ):  # fmt: skip
+    ):
         tally = mechanism.tally(KEY)
         tally.add_many(mechanism.encode_many(updates, keys, coins))
         means.append(mechanism.estimate(tally).mean)
@@ -88,7 +89,7 @@ def move(mechanism, updates):
     return mechanism.estimate(tally)
 
 
-def test_moves_without_noise():
+def test_results_without_noise():
     updates = np.array([[1.0, -2, 3], [4, -5, -6], [7, -8, -9]])
     mean = move(SignRR(3, math.inf, 0.3), updates)
     assert mean.mean == pytest.approx([0.3, -0.3, -0.1])
@@ -101,9 +102,9 @@ def test_moves_without_noise():
     assert np.abs(move(SignRR(3000, math.inf, 1.0), np.zeros((1, 3000))).mean.mean()) < 0.1
 
 
-def test_moves_are_divided_by_2p_minus_1_except_as_published():
+def test_results_are_divided_by_2p_minus_1_unless_preset_authors():
     updates = np.ones((1, 200_000))
-    beta = float(Response(0.5).beta)
+    beta = float(RandomizedResponse(0.5).beta)
     honest = move(SignRR(200_000, 0.5, 0.01), updates)
     assert honest.mean.mean() == pytest.approx(0.01, rel=0.06)
     assert honest.mean.var() == pytest.approx(honest.variance[0], rel=0.02)
@@ -119,16 +120,16 @@ def test_guarantee_is_per_bit():
 
 @pytest.mark.parametrize("options", [{"step": 0.01}, {"preset": "authors"}])
 @pytest.mark.parametrize("epsilon", [1e-3, 0.5, 2.0, math.inf])
-def test_many_users_cast_the_bits_that_each_would(epsilon, options):
-    """Two million votes, of which some sixty lie so near that both halves of a coin decide."""
+def test_encode_payload_equals_encode_user(epsilon, options):
+    """Two million votes; for about sixty of them both halves of a coin decide."""
     mechanism = SignRR(50_003, epsilon, **options)
     updates = np.random.default_rng(4).normal(size=(40, 50_003)).astype(np.float32)
     updates[:, ::7] = 0.0
     keys = KEY.users(np.arange(40))
     coins = SimulationCoins(9).keys(keys)
-    payload, over = mechanism.cast(updates, keys, coins)
+    payload, over = mechanism.encode_payload(updates, keys, coins)
     wanted = np.zeros_like(payload)
     for user in range(40):
-        mechanism.cast_one(updates[user], keys.keys[user], coins[user], wanted[user])
+        mechanism.encode_user(updates[user], keys.keys[user], coins[user], wanted[user])
     assert np.array_equal(payload, wanted)
     assert not over.any()

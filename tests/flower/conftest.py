@@ -1,4 +1,4 @@
-"""Tests of the Flower part are left out where Flower is not installed."""
+"""Leave out the tests of hushbit.flower where Flower is not installed."""
 
 import importlib.util
 

@@ -22,9 +22,10 @@ from cryptography.x509.oid import NameOID
 BIN = Path(sys.executable).parent
 APP = Path(__file__).with_name("app")
 QUIET = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-}  # fmt: skip
+}
 POLICY = """
 epsilon_per_bit = 1.0
 epsilon_per_message = inf
@@ -68,16 +69,27 @@ class Deployment:
         """Start (again) the SuperLink, with its state on disk."""
         place = self.folder
         process = self.program(
-            "flower-superlink", "superlink", "--ssl-ca-certfile", place / "ca.crt",
-            "--ssl-certfile", place / "server.crt", "--ssl-keyfile", place / "server.key",
-            "--enable-supernode-auth", "--database", place / "state.db",
-            "--host", "127.0.0.1", "--port", self.port,
-        )  # fmt: skip
+            "flower-superlink",
+            "superlink",
+            "--ssl-ca-certfile",
+            place / "ca.crt",
+            "--ssl-certfile",
+            place / "server.crt",
+            "--ssl-keyfile",
+            place / "server.key",
+            "--enable-supernode-auth",
+            "--database",
+            place / "state.db",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            self.port,
+        )
         until(lambda: listening(self.port), 60, "the SuperLink does not listen")
         return process
 
     def register(self, name: str) -> None:
-        """Let the SuperLink know a node's public key."""
+        """Register the public key of a node at the SuperLink."""
         done = self.flwr("supernode", "register", self.folder / f"{name}.pub", "tls")
         assert done.returncode == 0, done.stdout
 
@@ -98,19 +110,28 @@ class Deployment:
         policy = self.folder / f"{name}-home" / "policy.toml"
         self.began[name] = len(self.log(name))
         return self.program(
-            "flower-supernode", name, "--root-certificates", self.folder / "ca.crt",
-            "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1",
-            "--port", free_port(), "--auth-supernode-private-key", self.folder / name,
+            "flower-supernode",
+            name,
+            "--root-certificates",
+            self.folder / "ca.crt",
+            "--superlink",
+            f"127.0.0.1:{self.port}",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            free_port(),
+            "--auth-supernode-private-key",
+            self.folder / name,
             "--node-config",
             f'partition-id={number} num-partitions=3 hushbit-policy="{policy}"',
-        )  # fmt: skip
+        )
 
     def online(self, name: str) -> bool:
-        """Whether a node that was started was let in."""
+        """Whether the SuperLink has accepted a started node."""
         return "SuperNode ID" in self.log(name)[self.began[name] :]
 
     def revive(self, name: str, number: int) -> subprocess.Popen[bytes]:
-        """Start a killed node again; the SuperLink lets it in once it missed the old one."""
+        """Restart a killed node; the SuperLink accepts it once the old one has timed out."""
         end = time.monotonic() + 180
         while time.monotonic() < end:
             process = self.supernode(name, number)
@@ -118,18 +139,24 @@ class Deployment:
             if self.online(name):
                 return process
             time.sleep(5)
-        raise AssertionError(f"{name} was not let in again")
+        raise AssertionError(f"{name} was not accepted again")
 
     def flwr(self, *arguments: Any) -> subprocess.CompletedProcess[str]:
         """A command of the flwr tool."""
         command = [BIN / "flwr", *map(str, arguments)]
         return subprocess.run(
-            command, env=self.env, cwd=self.folder, timeout=120, text=True, check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            command,
+            env=self.env,
+            cwd=self.folder,
+            timeout=120,
+            text=True,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     def run(self, folder: Path, rounds: int, deadline: float, dim: int = 1000) -> str:
-        """Start a run of the app; it goes on by itself."""
+        """Start a run of the app in the background."""
         folder.mkdir(exist_ok=True)
         config = f'rounds={rounds} folder="{folder}" deadline={deadline} dim={dim}'
         done = self.flwr("run", APP, "tls", "--run-config", config)
@@ -140,24 +167,24 @@ class Deployment:
         """The process id of the running server app."""
         found: list[int] = []
 
-        def look() -> bool:
+        def is_running() -> bool:
             alive = [process.pid for process in self.started if process.poll() is None]
             family = [child for parent in alive for child in descendants(parent)]
             found[:] = [one for one in family if "flwr-serverapp" in command_of(one)]
             return bool(found)
 
-        until(look, 60, "there is no server app")
+        until(is_running, 60, "there is no server app")
         return found[0]
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a process and all that it started, at once."""
+        """Kill a process and its descendants."""
         for member in [process.pid, *descendants(process.pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member, signal.SIGKILL)
         process.wait(20)
 
     def stop(self) -> None:
-        """Stop everything that was started, and helpers that outlived who started them."""
+        """Stop all started processes, and helper processes that outlived their parent."""
         for process in reversed(self.started):
             if process.poll() is None:
                 self.kill(process)
@@ -168,7 +195,7 @@ class Deployment:
                     os.kill(int(place.parent.name), signal.SIGKILL)
 
     def log(self, name: str) -> str:
-        """What a program said."""
+        """The log of a program."""
         place = self.folder / f"{name}.log"
         return place.read_text(errors="replace") if place.exists() else ""
 
@@ -243,9 +270,12 @@ def make_certificates(folder: Path) -> None:
     def certificate(subject: x509.Name, key: Any, ca: bool) -> bytes:
         made = (
             x509.CertificateBuilder()
-            .subject_name(subject).issuer_name(name).public_key(key.public_key())
+            .subject_name(subject)
+            .issuer_name(name)
+            .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(span[0]).not_valid_after(span[1])
+            .not_valid_before(span[0])
+            .not_valid_after(span[1])
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
@@ -254,7 +284,7 @@ def make_certificates(folder: Path) -> None:
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
                 critical=False,
             )
-        )  # fmt: skip
+        )
         if ca:
             usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
             made = made.add_extension(usage, critical=True)

@@ -1,4 +1,4 @@
-"""An in-process Flower for tests: a grid that runs client apps on messages that were serialized."""
+"""In-process Flower for tests: a grid that runs client apps on serialized messages."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -22,19 +22,26 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from hushbit.flower import HushbitMod, Policy
+from hushbit.flower.client import HushbitMod
+from hushbit.flower.policy import Policy
+from hushbit.flower.strategy import HushbitStrategy
 
-# Flower sets these in the processes that it starts; a message cannot be made without.
+# Flower sets these ids in its processes; messages cannot be built without them.
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 SECRET = bytes(range(32))
 
 
 def policy(folder: Path, **changes: Any) -> Policy:
-    """A policy that allows what most tests ask for."""
+    """A policy that allows the requests of most tests."""
     options: dict[str, Any] = {
-        "epsilon_per_bit": 1.0, "epsilon_per_message": math.inf, "budget": math.inf, "delta": 1e-5,
-        "l2_clip": math.inf, "mechanisms": ("CPA",), "ledger": folder / "ledger.db",
-    }  # fmt: skip
+        "epsilon_per_bit": 1.0,
+        "epsilon_per_message": math.inf,
+        "budget": math.inf,
+        "delta": 1e-5,
+        "l2_clip": math.inf,
+        "mechanisms": ("CPA",),
+        "ledger": folder / "ledger.db",
+    }
     return Policy(**(options | changes))
 
 
@@ -47,7 +54,7 @@ def record(arrays: dict[str, np.ndarray]) -> ArrayRecord:
 
 
 def shifting_app(shift: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], mods: list[Any]):
-    """A client app whose training adds what `shift` says, and which tells its loss."""
+    """A client app whose training applies `shift`, and which sends its loss."""
     app = ClientApp(mods=mods)
 
     @app.train()
@@ -72,7 +79,7 @@ def shifting_app(shift: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def serialized(message: Message) -> tuple[Message, int]:
-    """The message after a trip over the wire, and how many bytes its objects have."""
+    """The message after serialization, and the number of bytes of its objects."""
     contents = {key: one.deflate() for key, one in get_all_nested_objects(message).items()}
     copy = inflate_object_from_contents(message.object_id, dict(contents))
     return copy, sum(len(content) for content in contents.values())
@@ -82,7 +89,7 @@ Tamper = Callable[[Message, Message], Iterable[Message]]
 
 
 class LocalGrid(Grid):
-    """Nodes as client apps in this process; `tamper` may change, drop or add replies."""
+    """Nodes are client apps in this process; `tamper` may change, drop or add replies."""
 
     def __init__(self, apps: dict[int, ClientApp], tamper: Tamper | None = None) -> None:
         self.apps, self.tamper = apps, tamper
@@ -148,3 +155,36 @@ def federation(folder: Path, shifts: list[Any], **changes: Any) -> dict[int, Cli
         place.mkdir(exist_ok=True)
         apps[100 + at] = shifting_app(shift, [HushbitMod(policy(place, **changes))])
     return apps
+
+
+DIM = 40
+OPEN = {"epsilon_per_bit": math.inf, "mechanisms": ("CPA", "FedAvg", "Rotated/CPA")}
+MODEL = {"w": np.full((4, 9), 0.5, np.float32), "b": np.zeros(4, np.float32)}
+
+
+def add(amount: float) -> Callable[[Any], Any]:
+    """Training that adds the amount to every float."""
+    return lambda arrays: {
+        k: v + v.dtype.type(amount) if v.dtype.kind == "f" else v + 1 for k, v in arrays.items()
+    }
+
+
+def strategy(mechanism: Any = "fedavg", **changes: Any) -> HushbitStrategy:
+    """A strategy with options that suit most tests."""
+    options: dict[str, Any] = {
+        "secret": SECRET,
+        "delta": 1e-5,
+        "quorum": 1,
+        "deadline_seconds": 30.0,
+    }
+    return HushbitStrategy(mechanism, **(options | changes))
+
+
+def run(grid: Grid, made: HushbitStrategy, rounds: int = 1, model: Any = MODEL, **more: Any) -> Any:
+    """Run a strategy over some rounds."""
+    return made.start(grid, record(model), num_rounds=rounds, **more)
+
+
+def values(result: Any) -> dict[str, np.ndarray]:
+    """The arrays of the final model."""
+    return {name: array.numpy() for name, array in result.arrays.items()}

@@ -1,4 +1,4 @@
-"""A Ray simulation of `hushbit.fl`'s own federation, for comparison with its own loop.
+"""A Ray simulation of the federation of `hushbit.lab.sim`, for comparison with `run_rounds`.
 
 Run as a program: simulated.py FOLDER USERS ROUNDS coins|none
 """
@@ -14,24 +14,32 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from hushbit.fl.settings import Settings
-from hushbit.fl.setup import Setup, prepare
-from hushbit.fl.training import local_updates
-from hushbit.flower import HushbitMod, HushbitStrategy, Policy, users_by_partition
-from hushbit.flower.arrays import array_record, numpy_arrays
+from hushbit.flower.client import HushbitMod
+from hushbit.flower.policy import Policy
+from hushbit.flower.records import array_record, numpy_arrays
+from hushbit.flower.server_round import users_by_partition
+from hushbit.flower.strategy import HushbitStrategy
+from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.setup import Setup, build_setup
+from hushbit.lab.sim.training import local_updates
 
 
 def settings_of(users: int, rounds: int, coins: bool) -> Settings:
-    """The run that both sides do."""
+    """The settings of both runs."""
     return Settings(
-        users=users, rounds=rounds, mechanism="cpa", radius=0.05, seed=5,
-        epsilon_per_bit=1.0 if coins else math.inf, rounding=None if coins else "nearest",
-    )  # fmt: skip
+        users=users,
+        rounds=rounds,
+        mechanism="cpa",
+        radius=0.05,
+        seed=5,
+        epsilon_per_bit=1.0 if coins else math.inf,
+        rounding=None if coins else "nearest",
+    )
 
 
 @lru_cache(maxsize=1)
 def set_up(users: int, rounds: int, coins: bool) -> Setup:
-    return prepare(settings_of(users, rounds, coins))
+    return build_setup(settings_of(users, rounds, coins))
 
 
 def as_model(setup: Setup, params: np.ndarray) -> dict[str, np.ndarray]:
@@ -44,13 +52,18 @@ def as_vector(arrays: ArrayRecord) -> np.ndarray:
 
 def client(folder: Path, users: int, rounds: int, coins: bool) -> ClientApp:
     def policy(context: Context) -> Policy:
-        # A mechanism without coins reveals all that its bits say; this policy says so.
+        # Without coins epsilon is infinite, and the policy has to allow it.
         largest = 1.0 if coins else math.inf
         return Policy(
-            epsilon_per_bit=largest, epsilon_per_message=math.inf, budget=math.inf, delta=1e-5,
-            l2_clip=math.inf, mechanisms=("CPA",), metrics=("partition-id",),
+            epsilon_per_bit=largest,
+            epsilon_per_message=math.inf,
+            budget=math.inf,
+            delta=1e-5,
+            l2_clip=math.inf,
+            mechanisms=("CPA",),
+            metrics=("partition-id",),
             ledger=folder / f"user-{context.node_config['partition-id']}.db",
-        )  # fmt: skip
+        )
 
     app = ClientApp(mods=[HushbitMod(policy)])
 
@@ -65,12 +78,15 @@ def client(folder: Path, users: int, rounds: int, coins: bool) -> ClientApp:
         before = as_vector(message.content["arrays"])
         chunk = next(
             local_updates(
-                setup.model, before, setup.federation,
-                np.array([int(context.node_config["partition-id"])]), setup.local,
+                setup.model,
+                before,
+                setup.federation,
+                np.array([int(context.node_config["partition-id"])]),
+                setup.local,
                 round_number=int(message.content["config"]["server-round"]) - 1,
                 seed=setup.settings.seed,
             )
-        )  # fmt: skip
+        )
         model = array_record(as_model(setup, before + chunk.updates[0]))
         return Message(RecordDict({"arrays": model}), reply_to=message)
 
@@ -87,10 +103,14 @@ def server(folder: Path, users: int, rounds: int, coins: bool) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         setup = set_up(users, rounds, coins)
         strategy = HushbitStrategy(
-            setup.mechanism, secret=setup.secret, delta=1e-5, quorum=users,
-            deadline_seconds=300, folder=folder / "run",
+            setup.mechanism,
+            secret=setup.secret,
+            delta=1e-5,
+            quorum=users,
+            deadline_seconds=300,
+            folder=folder / "run",
             users=users_by_partition(grid, users, seconds=300),
-        )  # fmt: skip
+        )
         first = array_record(as_model(setup, setup.model.init(setup.settings.seed)))
         strategy.start(grid, first, num_rounds=rounds, evaluate_fn=keep)
 
@@ -103,6 +123,8 @@ if __name__ == "__main__":
 
     job = (Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "coins")
     run_simulation(
-        simulated.server(*job), simulated.client(*job), job[1],
+        simulated.server(*job),
+        simulated.client(*job),
+        job[1],
         backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
-    )  # fmt: skip
+    )

@@ -1,3 +1,5 @@
+"""The client mod: what it sends, refuses and charges."""
+
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,13 +11,13 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.clientapp.mod import fixedclipping_mod, message_size_mod
 
 import hushbit as hb
-import hushbit.flower.client as client
 from flower.parts import context, policy, record, shifting_app, train_message
 from hushbit import baselines
-from hushbit.describe import description_text
 from hushbit.errors import InvalidInput
-from hushbit.flower import HushbitMod
-from hushbit.flower.wire import read_ballot, request_entries
+from hushbit.flower import client
+from hushbit.flower.client import HushbitMod
+from hushbit.flower.records import read_ballot, request_entries
+from hushbit.registry import description_text
 
 MODEL = {"w": np.zeros((3, 4), np.float32), "b": np.ones(2, np.float32)}
 CPA = hb.CPA(14, 1.0, 0.05)
@@ -29,9 +31,15 @@ def add(amount: float) -> Any:
 
 
 def ask(
-    folder: Path, mechanism: hb.Mechanism = CPA, model: Any = MODEL, frozen: Any = (),
-    shift: Any = None, more_mods: Any = (), entries: Any = None, **changes: Any,
-) -> Message:  # fmt: skip
+    folder: Path,
+    mechanism: hb.Mechanism = CPA,
+    model: Any = MODEL,
+    frozen: Any = (),
+    shift: Any = None,
+    more_mods: Any = (),
+    entries: Any = None,
+    **changes: Any,
+) -> Message:
     app = shifting_app(shift or add(0.01), [HushbitMod(policy(folder, **changes)), *more_mods])
     asked = request_entries(description_text(mechanism), KEY, frozen)
     return app(train_message(model, asked | (entries or {})), context())
@@ -65,7 +73,7 @@ def test_the_ballot_encodes_the_update(tmp_path: Path) -> None:
     assert np.array_equal(np.sign(mechanism.estimate(tally).mean), np.sign(signs))
 
 
-def test_only_listed_metrics_leave(tmp_path: Path) -> None:
+def test_only_listed_metrics_are_sent(tmp_path: Path) -> None:
     reply = ask(tmp_path, metrics=("loss",))
     assert dict(reply.content["metrics"]) == {"loss": 0.25}
     assert set(reply.content) == {"metrics", "ballot"}
@@ -88,7 +96,7 @@ def test_only_listed_metrics_leave(tmp_path: Path) -> None:
         (CPA, {"budget": 10.0, "delta": 0.0}),
     ],
 )
-def test_a_request_beyond_the_policy_is_refused_and_costs_nothing(
+def test_a_request_that_exceeds_the_policy_is_refused_without_a_charge(
     tmp_path: Path, mechanism: hb.Mechanism, changes: Any
 ) -> None:
     reply = ask(tmp_path, mechanism, **changes)
@@ -96,14 +104,14 @@ def test_a_request_beyond_the_policy_is_refused_and_costs_nothing(
     assert spent(tmp_path) == 0
 
 
-def test_refusal_comes_before_training(tmp_path: Path) -> None:
+def test_a_refused_request_is_not_trained(tmp_path: Path) -> None:
     def never(_: Any) -> Any:
         pytest.fail("a refused request must not train")
 
     assert ask(tmp_path, hb.CPA(14, 2.0, 0.05), shift=never).has_error()
 
 
-def test_an_unlisted_or_misfit_mechanism_is_refused_before_it_is_built(tmp_path: Path) -> None:
+def test_a_mechanism_that_is_not_listed_or_does_not_fit_is_not_built(tmp_path: Path) -> None:
     def never(_: Any) -> Any:
         pytest.fail("a refused request must not train")
 
@@ -113,14 +121,14 @@ def test_an_unlisted_or_misfit_mechanism_is_refused_before_it_is_built(tmp_path:
     assert ask(tmp_path, hb.CPA(15, 1.0, 0.05), shift=never).has_error()
 
 
-def test_what_the_policy_allows_passes(tmp_path: Path) -> None:
+def test_requests_that_the_policy_allows_are_accepted(tmp_path: Path) -> None:
     allowed = {"epsilon_per_bit": math.inf, "mechanisms": ("FedAvg", "Rotated/CPA", "SignRR")}
     for mechanism in (baselines.FedAvg(14), hb.Rotated(CPA), baselines.SignRR(14, 1.0, 0.1)):
         assert not ask(tmp_path, mechanism, **allowed).has_error()
     assert not ask(tmp_path, CPA, epsilon_per_message=14.0, delta=0.0).has_error()
 
 
-def test_the_budget_lasts_over_restarts(tmp_path: Path) -> None:
+def test_the_budget_is_kept_between_restarts(tmp_path: Path) -> None:
     limits = {"budget": 30.0, "delta": 0.0}
     answers = [ask(tmp_path, **limits).has_error() for _ in range(3)]
     assert answers == [False, False, True]
@@ -128,25 +136,25 @@ def test_the_budget_lasts_over_restarts(tmp_path: Path) -> None:
     assert ask(tmp_path, budget=20.0, delta=0.0).error.reason == "the client's budget is spent"
 
 
-def test_a_spent_client_does_not_train(tmp_path: Path) -> None:
+def test_a_client_without_budget_does_not_train(tmp_path: Path) -> None:
     limits = {"budget": 30.0, "delta": 0.0}
     for _ in range(2):
         assert not ask(tmp_path, **limits).has_error()
 
     def never(_: Any) -> Any:
-        pytest.fail("a spent client must not train")
+        pytest.fail("a client without budget must not train")
 
     assert ask(tmp_path, shift=never, **limits).error.reason == "the client's budget is spent"
     assert spent(tmp_path) == 2
 
 
-def test_a_budget_that_lasts_for_just_one_more_is_used_up(tmp_path: Path) -> None:
+def test_a_budget_for_exactly_two_ballots_allows_two(tmp_path: Path) -> None:
     answers = [ask(tmp_path, budget=28.0, delta=0.0).has_error() for _ in range(3)]
     assert answers == [False, False, True]
 
 
 @pytest.mark.parametrize("when", ["before", "while"])
-def test_a_request_that_expired_costs_nothing(tmp_path: Path, monkeypatch: Any, when: str) -> None:
+def test_an_expired_request_is_not_charged(tmp_path: Path, monkeypatch: Any, when: str) -> None:
     now = [1000.0]
     trained: list[bool] = []
     monkeypatch.setattr(client, "time", SimpleNamespace(time=lambda: now[0]))
@@ -168,21 +176,21 @@ def test_a_request_that_expired_costs_nothing(tmp_path: Path, monkeypatch: Any, 
     assert when == "while" or not app(message, context()).has_error()
 
 
-def test_a_refusal_is_one_line_of_the_log(tmp_path: Path, monkeypatch: Any) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(client, "log", lambda _, text, *more: said.append(text % more))
+def test_a_refusal_is_logged_on_one_line(tmp_path: Path, monkeypatch: Any) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(client, "log", lambda _, text, *more: logged.append(text % more))
     name = '{"mechanism":"Magic\\nINFO : sending private bits","dim":14}'
     assert ask(tmp_path, entries={"hushbit-mechanism": name}).has_error()
-    assert "Magic\\nINFO" in said[-1]
-    assert "\n" not in said[-1]
+    assert "Magic\\nINFO" in logged[-1]
+    assert "\n" not in logged[-1]
 
 
-def test_a_server_cannot_loosen_the_policy(tmp_path: Path) -> None:
+def test_a_server_cannot_change_the_policy(tmp_path: Path) -> None:
     entries = {"epsilon_per_bit": 99.0, "hushbit-policy": "loose.toml", "budget": 1e9}
     assert ask(tmp_path, hb.CPA(14, 2.0, 0.05), entries=entries).has_error()
 
 
-def test_errors_tell_nothing_about_data(tmp_path: Path) -> None:
+def test_errors_do_not_reveal_data(tmp_path: Path) -> None:
     def broken(_: Any) -> Any:
         raise ValueError("patient 17 has a rare disease")
 
@@ -196,12 +204,16 @@ def test_errors_tell_nothing_about_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "entries",
     [
-        {"hushbit-key": b"short"}, {"hushbit-key": "text"}, {"hushbit-mechanism": "{}"},
-        {"hushbit-mechanism": 3}, {"hushbit-mechanism": description_text(hb.CPA(15, 1.0, 0.05))},
-        {"hushbit-frozen": "w"}, {"hushbit-frozen": ["*"]},
+        {"hushbit-key": b"short"},
+        {"hushbit-key": "text"},
+        {"hushbit-mechanism": "{}"},
+        {"hushbit-mechanism": 3},
+        {"hushbit-mechanism": description_text(hb.CPA(15, 1.0, 0.05))},
+        {"hushbit-frozen": "w"},
+        {"hushbit-frozen": ["*"]},
     ],
-)  # fmt: skip
-def test_broken_requests_are_refused(tmp_path: Path, entries: Any) -> None:
+)
+def test_invalid_requests_are_refused(tmp_path: Path, entries: Any) -> None:
     assert ask(tmp_path, entries=entries).error.reason.startswith("the client")
     assert spent(tmp_path) == 0
 
@@ -217,7 +229,7 @@ def test_a_model_with_other_arrays_is_refused(tmp_path: Path) -> None:
     assert spent(tmp_path) == 0
 
 
-def test_the_client_clips_by_its_own_norm(tmp_path: Path) -> None:
+def test_the_client_clips_to_the_norm_of_its_policy(tmp_path: Path) -> None:
     wide = {"mechanisms": ("FedAvg",), "epsilon_per_bit": math.inf}
     fedavg = baselines.FedAvg(14)
     reply = ask(tmp_path, fedavg, shift=add(3.0), l2_clip=0.5, **wide)
@@ -226,17 +238,19 @@ def test_the_client_clips_by_its_own_norm(tmp_path: Path) -> None:
     assert np.linalg.norm(fedavg.estimate(tally).mean) == pytest.approx(0.5, rel=1e-5)
 
 
-def test_whole_numbers_and_frozen_arrays_are_not_voted_on(tmp_path: Path) -> None:
+def test_integer_and_frozen_arrays_are_not_encoded(tmp_path: Path) -> None:
     model = {
-        "fc.weight": np.zeros((3, 4), np.float32), "bn.running_mean": np.zeros(2, np.float32),
-        "bn.num_batches_tracked": np.array(3), "scale": np.array(1.0, np.float64),
-    }  # fmt: skip
+        "fc.weight": np.zeros((3, 4), np.float32),
+        "bn.running_mean": np.zeros(2, np.float32),
+        "bn.num_batches_tracked": np.array(3),
+        "scale": np.array(1.0, np.float64),
+    }
     assert not ask(tmp_path, hb.CPA(15, 1.0, 0.05), model=model).has_error()
     frozen = hb.CPA(13, 1.0, 0.05)
     assert not ask(tmp_path, frozen, model=model, frozen=["*.running_*"]).has_error()
 
 
-def test_it_works_with_other_mods(tmp_path: Path) -> None:
+def test_other_mods_can_be_used(tmp_path: Path) -> None:
     entries = {"clipping_norm": 0.001}
     mods = [fixedclipping_mod, message_size_mod]
     wide = {"mechanisms": ("FedAvg",), "epsilon_per_bit": math.inf}
@@ -250,7 +264,7 @@ def test_it_works_with_other_mods(tmp_path: Path) -> None:
     assert not outside(asked, context()).has_error()
 
 
-def test_the_message_that_came_in_is_left_as_it_was(tmp_path: Path) -> None:
+def test_the_received_message_is_not_changed(tmp_path: Path) -> None:
     app = shifting_app(add(0.01), [HushbitMod(policy(tmp_path))])
     message = train_message(MODEL, request_entries(description_text(CPA), KEY, ()))
     name = message.object_id
@@ -259,7 +273,7 @@ def test_the_message_that_came_in_is_left_as_it_was(tmp_path: Path) -> None:
     assert read_ballot(first.content, 100).bits == read_ballot(second.content, 100).bits
 
 
-def test_coins_are_fresh_from_the_system(tmp_path: Path, monkeypatch: Any) -> None:
+def test_coins_come_from_the_operating_system(tmp_path: Path, monkeypatch: Any) -> None:
     wide = hb.CPA(2000, 0.1, 0.05)
     model = {"w": np.zeros(2000, np.float32)}
     bits = {read_ballot(ask(tmp_path, wide, model=model).content, 999).payload for _ in range(3)}
@@ -271,7 +285,7 @@ def test_coins_are_fresh_from_the_system(tmp_path: Path, monkeypatch: Any) -> No
         assert "SimulationCoins" not in path.read_text()
 
 
-def test_the_charge_is_on_disk_before_the_ballot_leaves(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_charge_is_on_disk_before_the_ballot_is_sent(tmp_path: Path, monkeypatch: Any) -> None:
     seen: list[int] = []
     original = client.ballot_record
     monkeypatch.setattr(
@@ -281,12 +295,12 @@ def test_the_charge_is_on_disk_before_the_ballot_leaves(tmp_path: Path, monkeypa
     assert seen == [1]
 
 
-def test_a_ledger_that_cannot_be_written_stops_the_ballot(tmp_path: Path) -> None:
+def test_no_ballot_is_sent_if_the_ledger_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(b"not a ledger")
     assert ask(tmp_path).error.reason == "the client refused"
 
 
-def test_a_policy_is_needed() -> None:
+def test_the_mod_requires_a_policy() -> None:
     for wrong in (None, 3, {"epsilon_per_bit": 1.0}):
         with pytest.raises(InvalidInput):
             HushbitMod(wrong)

@@ -1,4 +1,4 @@
-"""Real processes on loopback: TLS, node authentication, kills and resumptions, in one story."""
+"""Real processes on loopback: TLS, node authentication, kills and resumption."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from flower.deployment import POLICY, Deployment, rows, until
 pytestmark = pytest.mark.flower
 
 NODES = ("ann", "bob", "eve")
-PATIENCE = 240
+TIMEOUT = 240
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 def finish(net: Deployment, folder: Path) -> list[dict[str, object]]:
-    until(lambda: (folder / "done").exists(), PATIENCE, f"{folder.name} did not end")
+    until(lambda: (folder / "done").exists(), TIMEOUT, f"{folder.name} did not end")
     return rows(folder)
 
 
@@ -40,7 +40,7 @@ def ballots(net: Deployment, name: str) -> int:
 
 
 def hold(net: Deployment, name: str) -> None:
-    """Let a node's next training wait, and forget that it trained before."""
+    """Make the next training of a node wait, and remove the mark of earlier training."""
     home = net.folder / f"{name}-home"
     (home / "training").unlink(missing_ok=True)
     (home / "wait").touch()
@@ -48,16 +48,16 @@ def hold(net: Deployment, name: str) -> None:
 
 def training(net: Deployment, name: str) -> None:
     place = net.folder / f"{name}-home" / "training"
-    until(place.exists, PATIENCE, f"{name} was not asked to train")
+    until(place.exists, TIMEOUT, f"{name} was not asked to train")
 
 
 def release(net: Deployment, name: str) -> None:
     (net.folder / f"{name}-home" / "wait").unlink()
 
 
-def test_a_round_completes_and_a_stranger_gets_nothing_in(net: Deployment) -> None:
-    stranger = net.node("mallory", 9, register=False)
-    until(lambda: stranger.poll() is not None, 90, "the stranger was not turned away")
+def test_a_round_completes_without_an_unregistered_node(net: Deployment) -> None:
+    unregistered = net.node("mallory", 9, register=False)
+    until(lambda: unregistered.poll() is not None, 90, "the unregistered node was not refused")
     assert not net.online("mallory")
     folder = net.folder / "first"
     net.run(folder, rounds=1, deadline=120)
@@ -69,7 +69,7 @@ def test_a_round_completes_and_a_stranger_gets_nothing_in(net: Deployment) -> No
     assert not (home / "ledger.db").exists()
 
 
-def test_a_client_over_budget_refuses_while_others_go_on(net: Deployment) -> None:
+def test_a_client_over_budget_refuses_and_others_are_counted(net: Deployment) -> None:
     policy = net.folder / "eve-home" / "policy.toml"
     policy.write_text(POLICY.format(budget=1500.0))
     folder = net.folder / "poor"
@@ -81,7 +81,7 @@ def test_a_client_over_budget_refuses_while_others_go_on(net: Deployment) -> Non
     policy.write_text(POLICY.format(budget=1e9))
 
 
-def test_a_killed_node_does_not_hold_up_the_round(net: Deployment) -> None:
+def test_a_round_ends_at_its_deadline_when_a_node_is_killed(net: Deployment) -> None:
     hold(net, "bob")
     folder = net.folder / "killed-node"
     net.run(folder, rounds=1, deadline=45)
@@ -95,7 +95,7 @@ def test_a_killed_node_does_not_hold_up_the_round(net: Deployment) -> None:
 
 
 def resumed(net: Deployment, folder: Path, before: list[int]) -> None:
-    """The run went on where it stood: three rounds, each once, nobody counted twice."""
+    """The run was resumed: three rounds, each once, no user counted twice."""
     made = finish(net, folder)
     assert [row["round"] for row in made] == [1, 2, 3]
     assert all(row["accepted"] <= 3 and row["moved"] == 1 for row in made)
@@ -104,11 +104,11 @@ def resumed(net: Deployment, folder: Path, before: list[int]) -> None:
     assert counted <= sent
 
 
-def test_a_killed_server_app_goes_on_after_its_last_round(net: Deployment) -> None:
+def test_a_killed_server_app_resumes_after_its_last_round(net: Deployment) -> None:
     before = [ballots(net, name) for name in NODES]
     folder = net.folder / "killed-app"
     net.run(folder, rounds=3, deadline=120)
-    until(lambda: len(rows(folder)) >= 1, PATIENCE, "no round was done")
+    until(lambda: len(rows(folder)) >= 1, TIMEOUT, "no round was done")
     hold(net, "ann")
     training(net, "ann")
     os.kill(net.server_app(), signal.SIGKILL)
@@ -121,11 +121,11 @@ def test_a_killed_server_app_goes_on_after_its_last_round(net: Deployment) -> No
     assert rows(folder)[: len(kept)] == kept
 
 
-def test_a_killed_superlink_comes_back_and_the_run_goes_on(net: Deployment) -> None:
+def test_a_run_resumes_after_the_superlink_is_killed(net: Deployment) -> None:
     before = [ballots(net, name) for name in NODES]
     folder = net.folder / "killed-link"
     net.run(folder, rounds=3, deadline=120)
-    until(lambda: len(rows(folder)) >= 1, PATIENCE, "no round was done")
+    until(lambda: len(rows(folder)) >= 1, TIMEOUT, "no round was done")
     hold(net, "ann")
     training(net, "ann")
     net.kill(net.link)

@@ -1,4 +1,4 @@
-"""Where the example's users find their policy."""
+"""The policy of users in the quickstart example."""
 
 import importlib.util
 import sys
@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from hushbit.errors import InvalidInput
-from hushbit.flower import RequestRefused
+from hushbit.flower.policy import RequestRefused
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -36,7 +36,7 @@ def node(run_config: dict[str, Any], **more: Any) -> Context:
     return Context(1, 1, config, RecordDict(), run_config)
 
 
-def test_ledgers_are_named_by_the_run_or_by_the_environment(
+def test_the_ledger_folder_comes_from_the_run_or_the_environment(
     my_policy: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     with pytest.raises(RequestRefused, match="no policy"):
@@ -46,7 +46,7 @@ def test_ledgers_are_named_by_the_run_or_by_the_environment(
     assert my_policy(node({})).ledger == tmp_path / "shell" / "user-3.db"
     named = node({"ledgers": str(tmp_path / "run")})
     assert my_policy(named).ledger == tmp_path / "run" / "user-3.db"
-    with pytest.raises(RequestRefused, match="whole path"):
+    with pytest.raises(RequestRefused, match="absolute path"):
         my_policy(node({"ledgers": "ledgers"}))
 
 

@@ -1,3 +1,5 @@
+"""Policies: files, limits, names of mechanisms, and the secret of the server."""
+
 import math
 from pathlib import Path
 from typing import Any
@@ -5,10 +7,10 @@ from typing import Any
 import pytest
 
 from flower.parts import context, policy
-from hushbit import describe
 from hushbit.errors import HushbitError, InvalidInput
-from hushbit.flower import Policy, RequestRefused, load_secret, node_policy
-from hushbit.flower.policy import MECHANISMS, WRAPPERS
+from hushbit.flower.policy import ALLOWED_MECHANISMS, Policy, RequestRefused, node_policy
+from hushbit.registry import BY_DESCRIPTION, WRAPPERS
+from hushbit.wire.keys import load_secret
 
 TEXT = """
 epsilon_per_bit = 0.5
@@ -21,7 +23,7 @@ ledger = "mine.db"
 """
 
 
-def test_a_policy_file_lies_with_its_ledger(tmp_path: Path) -> None:
+def test_the_ledger_path_is_relative_to_the_policy_file(tmp_path: Path) -> None:
     place = tmp_path / "policy.toml"
     place.write_text(TEXT)
     found = node_policy(context(**{"hushbit-policy": str(place)}))
@@ -40,7 +42,7 @@ def test_no_limit_has_a_default(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x = ", TEXT + "more = 1", TEXT.replace("0.5", '"much"')])
-def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_policy_files_are_refused(tmp_path: Path, text: str) -> None:
     place = tmp_path / "policy.toml"
     place.write_text(text)
     with pytest.raises(InvalidInput):
@@ -57,27 +59,37 @@ def test_a_node_without_a_policy_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"epsilon_per_bit": 0}, {"epsilon_per_bit": math.nan}, {"budget": True}, {"delta": 1.0},
-        {"l2_clip": -1}, {"mechanisms": ()}, {"mechanisms": "CPA"}, {"mechanisms": ["cpa"]},
-        {"mechanisms": ["CPA/Rotated"]}, {"mechanisms": ["Magic/CPA"]}, {"mechanisms": [""]},
+        {"epsilon_per_bit": 0},
+        {"epsilon_per_bit": math.nan},
+        {"budget": True},
+        {"delta": 1.0},
+        {"l2_clip": -1},
+        {"mechanisms": ()},
+        {"mechanisms": "CPA"},
+        {"mechanisms": ["cpa"]},
+        {"mechanisms": ["CPA/Rotated"]},
+        {"mechanisms": ["Magic/CPA"]},
+        {"mechanisms": [""]},
         {"metrics": [3]},
-        {"ledger": ""}, {"ledger": 3}, {"user": ""},
+        {"ledger": ""},
+        {"ledger": 3},
+        {"user": ""},
     ],
-)  # fmt: skip
-def test_senseless_limits_are_refused(tmp_path: Path, changes: Any) -> None:
+)
+def test_invalid_limits_are_refused(tmp_path: Path, changes: Any) -> None:
     with pytest.raises(InvalidInput):
         policy(tmp_path, **changes)
 
 
-def test_the_known_names_are_those_of_the_descriptions(tmp_path: Path) -> None:
-    assert sorted([*MECHANISMS, *WRAPPERS]) == sorted(describe._READERS)
+def test_allowed_names_are_those_of_the_registry_and_of_the_docs(tmp_path: Path) -> None:
+    assert sorted([*ALLOWED_MECHANISMS, *WRAPPERS]) == sorted(BY_DESCRIPTION)
     page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
-    for name in (*MECHANISMS, *WRAPPERS):
+    for name in (*ALLOWED_MECHANISMS, *WRAPPERS):
         assert f"`{name}`" in page, name
     assert policy(tmp_path, mechanisms=["Rotated/Subset/CPA"]).mechanisms == ("Rotated/Subset/CPA",)
 
 
-def test_a_secret_is_made_once_and_kept_private(tmp_path: Path) -> None:
+def test_a_secret_is_created_once_with_private_permissions(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "secret.key"
     first = load_secret(place)
     assert len(first) == 32

@@ -1,5 +1,6 @@
-"""Flower's optimizers around the decoded mean, and servers that are killed and go on."""
+"""Flower's optimizers around the decoded mean, and servers that are killed and resumed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ from flwr.serverapp.strategy import (
     FedProx,
     FedYogi,
     Krum,
-)  # fmt: skip
+)
 
-import hushbit.flower.optimizer as optimizer_module
-from flower.parts import LocalGrid, federation, record
-from flower.test_strategy import MODEL, OPEN, add, run, strategy, values
-from hushbit.errors import HushbitError, InvalidInput
+from flower.parts import MODEL, OPEN, LocalGrid, add, federation, record, run, strategy, values
+from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.flower import server_optimizer as optimizer_module
+from hushbit.store import run_folder
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ from hushbit.errors import HushbitError, InvalidInput
         lambda: FedAdagrad(eta=0.1),
     ],
 )
-def test_flowers_optimizers_do_what_they_do_without_us(tmp_path: Path, make: Any) -> None:
+def test_optimizers_step_as_in_flower_itself(tmp_path: Path, make: Any) -> None:
     """The same optimizer, fed with whole models by Flower's own code."""
     shifts = [0.25, 0.5]
     grid = LocalGrid(federation(tmp_path, [add(s) for s in shifts], **OPEN))
@@ -53,14 +54,14 @@ def test_flowers_optimizers_do_what_they_do_without_us(tmp_path: Path, make: Any
 @pytest.mark.parametrize(
     "make", [FedAvg, lambda: FedAvgM(server_momentum=0.9), FedAdam, FedYogi, FedAdagrad]
 )
-def test_a_killed_server_goes_on_to_the_same_model(tmp_path: Path, make: Any) -> None:
+def test_a_killed_server_resumes_to_the_same_model(tmp_path: Path, make: Any) -> None:
     apps = federation(tmp_path, [add(0.25), add(0.5)], **OPEN)
     whole = run(LocalGrid(apps), strategy(optimizer=make()), rounds=4)
     place = tmp_path / "run"
     run(LocalGrid(apps), strategy(optimizer=make(), folder=place), rounds=2)
     calls = 0
 
-    def dies(asked: Message, reply: Message) -> list[Message]:
+    def killed(asked: Message, reply: Message) -> list[Message]:
         nonlocal calls
         calls += 1
         if calls == 2:
@@ -68,13 +69,15 @@ def test_a_killed_server_goes_on_to_the_same_model(tmp_path: Path, make: Any) ->
         return [reply]
 
     with pytest.raises(KeyboardInterrupt):
-        run(LocalGrid(apps, dies), strategy(optimizer=make(), folder=place), rounds=4)
+        run(LocalGrid(apps, killed), strategy(optimizer=make(), folder=place), rounds=4)
     grid = LocalGrid(apps)
     seen: list[int] = []
     rest = run(
-        grid, strategy(optimizer=make(), folder=place), rounds=4,
+        grid,
+        strategy(optimizer=make(), folder=place),
+        rounds=4,
         evaluate_fn=lambda n, a: (seen.append(n), MetricRecord({"accuracy": 0.5}))[1],
-    )  # fmt: skip
+    )
     assert seen == [3, 4]
     for name, array in values(whole).items():
         assert values(rest)[name].tobytes() == array.tobytes()
@@ -99,10 +102,12 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "then"),
     [
-        (FedAdam(eta=0.01), FedAdam(eta=5.0)), (FedAdam(beta_1=0.9), FedAdam(beta_1=0.5)),
-        (FedAvgM(server_momentum=0.9), FedAvgM(server_momentum=0.1)), (FedAdam(), FedYogi()),
+        (FedAdam(eta=0.01), FedAdam(eta=5.0)),
+        (FedAdam(beta_1=0.9), FedAdam(beta_1=0.5)),
+        (FedAvgM(server_momentum=0.9), FedAvgM(server_momentum=0.1)),
+        (FedAdam(), FedYogi()),
     ],
-)  # fmt: skip
+)
 def test_an_optimizer_with_other_settings_is_refused(
     tmp_path: Path, first: FedAvg, then: FedAvg
 ) -> None:
@@ -114,31 +119,34 @@ def test_an_optimizer_with_other_settings_is_refused(
 
 
 class OwnFedAvg(FedAvg):
-    """What it overrides would be lost."""
+    """Its overrides would be ignored."""
 
 
 @pytest.mark.parametrize(
     "optimizer",
     [
-        FedProx(proximal_mu=0.1), FedMedian(), Krum(), OwnFedAvg(),
+        FedProx(proximal_mu=0.1),
+        FedMedian(),
+        Krum(),
+        OwnFedAvg(),
         FedAvg(train_metrics_aggr_fn=lambda replies, key: MetricRecord()),
         FedAdam(evaluate_metrics_aggr_fn=lambda replies, key: MetricRecord()),
     ],
-)  # fmt: skip
-def test_what_would_be_lost_of_an_optimizer_is_refused(optimizer: FedAvg) -> None:
+)
+def test_an_optimizer_whose_code_would_be_ignored_is_refused(optimizer: FedAvg) -> None:
     with pytest.raises(InvalidInput, match=r"optimizer must be|leave it out"):
         strategy(optimizer=optimizer)
 
 
-def test_sampling_of_an_optimizer_has_no_effect_and_that_is_said(monkeypatch: Any) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(optimizer_module, "log", lambda _, text, *more: said.append(text % more))
+def test_sampling_options_of_an_optimizer_are_ignored_with_a_warning(monkeypatch: Any) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(optimizer_module, "log", lambda _, text, *more: logged.append(text % more))
     given = FedAvg(fraction_train=0.5, min_available_nodes=7)
     strategy(optimizer=given)
-    assert "fraction_train, min_available_nodes" in said[0]
+    assert "fraction_train, min_available_nodes" in logged[0]
     assert given.fraction_train == 0.5
     strategy(optimizer=FedAvg())
-    assert len(said) == 1
+    assert len(logged) == 1
 
 
 def test_record_keys_of_an_optimizer_are_used(tmp_path: Path) -> None:
@@ -154,3 +162,116 @@ def test_record_keys_of_an_optimizer_are_used(tmp_path: Path) -> None:
     keys = FedAvg(arrayrecord_key="weights", configrecord_key="settings")
     run(Looking(apps), strategy(optimizer=keys, evaluate_users=True))
     assert seen == [{"weights", "settings"}] * 2
+
+
+def rounds(place: Path) -> list[int]:
+    return [
+        json.loads(line)["round"] for line in (place / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def run_for(tmp_path: Path, count: int) -> Any:
+    grid = LocalGrid(federation(tmp_path, [add(0.25)], **OPEN))
+    return run(grid, strategy(folder=tmp_path / "run"), rounds=count)
+
+
+def kill_before_the_first_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    def killed(target: Path, write: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_atomic", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_for(tmp_path, 3)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 20, None])
+def test_a_run_killed_before_its_first_checkpoint_starts_again(
+    tmp_path: Path, monkeypatch: Any, lost: int | None
+) -> None:
+    kill_before_the_first_checkpoint(tmp_path, monkeypatch)
+    place = tmp_path / "run" / "metrics.jsonl"
+    if lost is None:  # killed before the file was made
+        place.unlink()
+        (tmp_path / "run" / "environment.json").unlink()
+    else:
+        assert rounds(tmp_path / "run") == [1]
+        place.write_text(place.read_text()[: -lost or None])
+    run_for(tmp_path, 3)
+    assert rounds(tmp_path / "run") == [1, 2, 3]
+    assert (tmp_path / "run" / "environment.json").exists()
+
+
+def test_a_row_that_a_kill_cut_short_is_written_again(tmp_path: Path) -> None:
+    run_for(tmp_path, 2)
+    place = tmp_path / "run" / "metrics.jsonl"
+    place.write_text(place.read_text() + '{"round": 3, "asked"')
+    run_for(tmp_path, 4)
+    assert rounds(tmp_path / "run") == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("done", [1, 2])
+def test_a_missing_checkpoint_is_refused(tmp_path: Path, done: int) -> None:
+    run_for(tmp_path, done)
+    (tmp_path / "run" / "checkpoint.npz").unlink()
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with pytest.raises(DamagedFile, match=r"checkpoint\.npz"):
+        run_for(tmp_path, 3)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]\n",
+        "",
+        '{"round": 1}\n',
+        '{"round": 1}\n{"round": 1}\n',
+        '{"round": 1}\nx\n{"round": 3}\n',
+        '{"round": "1"}\n{"round": 2}\n',
+    ],
+)
+def test_metrics_that_do_not_match_the_run_are_refused(tmp_path: Path, text: str) -> None:
+    run_for(tmp_path, 2)
+    (tmp_path / "run" / "metrics.jsonl").write_text(text)
+    with pytest.raises(DamagedFile):
+        run_for(tmp_path, 3)
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == text
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"round": 1},
+        {},
+        {"round": "many"},
+        {"round": 9},
+        {"round": -1},
+        {"round": 1, "model w": np.zeros((4, 9), np.float32)},
+        {"round": 1, "model w": np.zeros((4, 8), np.float32), "model b": np.zeros(4, np.float32)},
+        {
+            "round": 1,
+            "model w": np.zeros((4, 9), np.float32),
+            "model b": np.zeros(4, np.float32),
+            "optimizer m_t": np.zeros(3),
+        },
+    ],
+)
+def test_a_checkpoint_without_the_model_is_refused(tmp_path: Path, arrays: Any) -> None:
+    run_for(tmp_path, 1)
+    np.savez(tmp_path / "run" / "checkpoint.npz", **arrays)
+    with pytest.raises(DamagedFile):
+        run_for(tmp_path, 2)
+
+
+def test_a_second_server_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    def start_another(number: int, arrays: Any) -> MetricRecord:
+        with pytest.raises(InvalidInput, match="another process"):
+            run_for(tmp_path, 2)
+        return MetricRecord({"accuracy": 0.5})
+
+    grid = LocalGrid(federation(tmp_path, [add(0.25)], **OPEN))
+    run(grid, strategy(folder=tmp_path / "run"), evaluate_fn=start_another)
+    assert rounds(tmp_path / "run") == [1]
+    run_for(tmp_path, 2)
+    assert rounds(tmp_path / "run") == [1, 2]

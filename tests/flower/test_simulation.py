@@ -1,4 +1,4 @@
-"""Flower's Ray simulation beside hushbit's own loop, on the same keys and data."""
+"""A Ray simulation of Flower compared with `run_rounds`, on the same keys and data."""
 
 import os
 import subprocess
@@ -12,24 +12,28 @@ pytestmark = pytest.mark.flower
 
 PROGRAM = Path(__file__).with_name("simulated.py")
 QUIET = {
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-}  # fmt: skip
+}
 USERS, ROUNDS = 100, 3
 
 
 def without_network(command: list[object]) -> list[object]:
-    """The command in a network namespace that has loopback only, where the system allows it.
+    """The command in a network namespace with loopback only, if the system allows it.
 
-    Ray asks the link-local address of cloud metadata at start, whatever its usage settings say.
+    Ray contacts the link-local address of cloud metadata at start, for any usage settings.
     """
-    alone = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    isolated = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     try:
-        allowed = subprocess.run([*alone, "true"], capture_output=True, check=False).returncode == 0
+        allowed = (
+            subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode == 0
+        )
     except OSError:
         allowed = False
-    return [*alone, *command] if allowed else command
+    return [*isolated, *command] if allowed else command
 
 
 def simulate(folder: Path, coins: bool) -> list[np.ndarray]:
@@ -43,31 +47,36 @@ def simulate(folder: Path, coins: bool) -> list[np.ndarray]:
     return [np.load(folder / f"round-{number}.npy") for number in range(ROUNDS + 1)]
 
 
-def test_without_coins_flower_equals_the_own_loop_to_the_bit(tmp_path: Path) -> None:
+def test_without_noise_a_flower_simulation_equals_run_rounds(tmp_path: Path) -> None:
     from flower.simulated import set_up
-    from hushbit.fl.rounds import run_rounds, start
+    from hushbit.lab.sim.rounds import initial_state, run_rounds
 
     models = simulate(tmp_path, coins=False)
     setup = set_up(USERS, ROUNDS, False)
-    progress = start(setup)
+    progress = initial_state(setup)
     assert models[0].tobytes() == progress.params.tobytes()
     for model, _ in zip(models[1:], run_rounds(setup, progress), strict=True):
         assert model.tobytes() == progress.params.tobytes()
 
 
-def test_with_coins_the_error_is_what_the_variance_says(tmp_path: Path) -> None:
+def test_the_error_of_a_simulation_has_the_predicted_variance(tmp_path: Path) -> None:
     from flower.simulated import set_up
-    from hushbit.fl.training import local_updates
+    from hushbit.lab.sim.training import local_updates
 
     models = simulate(tmp_path, coins=True)
     setup = set_up(USERS, ROUNDS, True)
-    beta = float(setup.mechanism.stages[0].response.beta)
+    beta = float(setup.mechanism.stage_encoders[0].response.beta)
     errors, predicted = 0.0, 0.0
     for number in range(ROUNDS):
         chunks = local_updates(
-            setup.model, models[number], setup.federation, np.arange(USERS), setup.local,
-            round_number=number, seed=setup.settings.seed,
-        )  # fmt: skip
+            setup.model,
+            models[number],
+            setup.federation,
+            np.arange(USERS),
+            setup.local,
+            round_number=number,
+            seed=setup.settings.seed,
+        )
         updates = np.concatenate([chunk.updates for chunk in chunks]).astype(np.float64)
         updates = np.clip(updates, -0.05, 0.05)
         decoded = models[number + 1].astype(np.float64) - models[number]

@@ -1,5 +1,6 @@
+"""The strategy: decoding, counting, refused replies and the quorum."""
+
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,56 +10,42 @@ from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 import hushbit as hb
-import hushbit.flower.count as count_module
-from flower.parts import SECRET, LocalGrid, federation, record
-from hushbit.flower import HushbitStrategy
-from hushbit.flower.wire import ballot_record, read_ballot
-
-DIM = 40
-OPEN = {"epsilon_per_bit": math.inf, "mechanisms": ("CPA", "FedAvg", "Rotated/CPA")}
-MODEL = {"w": np.full((4, 9), 0.5, np.float32), "b": np.zeros(4, np.float32)}
-
-
-def add(amount: float) -> Callable[[Any], Any]:
-    return lambda arrays: {
-        k: v + v.dtype.type(amount) if v.dtype.kind == "f" else v + 1 for k, v in arrays.items()
-    }
-
-
-def strategy(mechanism: Any = "fedavg", **changes: Any) -> HushbitStrategy:
-    options: dict[str, Any] = {
-        "secret": SECRET, "delta": 1e-5, "quorum": 1, "deadline_seconds": 30.0,
-    }  # fmt: skip
-    return HushbitStrategy(mechanism, **(options | changes))
+from flower.parts import (
+    MODEL,
+    OPEN,
+    SECRET,
+    LocalGrid,
+    add,
+    federation,
+    record,
+    run,
+    strategy,
+    values,
+)
+from hushbit.flower import server_round as server_round_module
+from hushbit.flower.records import ballot_record, read_ballot
+from hushbit.flower.strategy import HushbitStrategy
 
 
-def run(grid: LocalGrid, made: HushbitStrategy, rounds: int = 1, model: Any = MODEL, **more: Any):
-    return made.start(grid, record(model), num_rounds=rounds, **more)
-
-
-def values(result: Any) -> dict[str, np.ndarray]:
-    return {name: array.numpy() for name, array in result.arrays.items()}
-
-
-def test_the_model_moves_by_the_mean_of_the_ballots(tmp_path: Path) -> None:
+def test_the_model_changes_by_the_mean_of_the_ballots(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(0.25), add(0.5), add(0.0)], **OPEN))
     result = run(grid, strategy(), rounds=2)
     assert np.allclose(values(result)["w"], 1.0)
     assert values(result)["w"].dtype == np.float32
-    figures = result.train_metrics_clientapp[2]
-    assert (figures["asked"], figures["accepted"], figures["refused"]) == (3, 3, 0)
-    assert figures["epsilon_per_bit"] == math.inf
+    metrics = result.train_metrics_clientapp[2]
+    assert (metrics["asked"], metrics["accepted"], metrics["refused"]) == (3, 3, 0)
+    assert metrics["epsilon_per_bit"] == math.inf
 
 
 def test_cpa_by_name_decodes_an_unbiased_mean(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(0.02)] * 8, **OPEN))
     made = strategy("cpa", epsilon_per_bit=6.0, radius=0.05, rotate=True)
     model = {"w": np.zeros(4000, np.float32)}
-    figures = (result := run(grid, made, model=model)).train_metrics_clientapp[1]
+    metrics = (result := run(grid, made, model=model)).train_metrics_clientapp[1]
     # 4000 entries of standard deviation 0.05 / sqrt(8): five of them are 0.0014.
     assert abs(float(values(result)["w"].mean()) - 0.02) < 0.0014
-    assert figures["bytes_up"] == 8 * (40 + 500)
-    assert figures["epsilon_per_message"] == 24_000
+    assert metrics["bytes_up"] == 8 * (40 + 500)
+    assert metrics["epsilon_per_message"] == 24_000
 
 
 def test_replies_are_pulled_a_few_at_a_time(tmp_path: Path) -> None:
@@ -76,12 +63,16 @@ def forged(asked: Message, reply: Message) -> RecordDict:
 
 def other_round(asked: Message, reply: Message) -> RecordDict:
     b = read_ballot(reply.content, 10_000)
-    return RecordDict({"ballot": ballot_record(hb.Ballot(b.fingerprint, 5, b.user, b.bits, b.payload))})  # fmt: skip  # noqa: E501
+    return RecordDict(
+        {"ballot": ballot_record(hb.Ballot(b.fingerprint, 5, b.user, b.bits, b.payload))}
+    )
 
 
 def other_mechanism(asked: Message, reply: Message) -> RecordDict:
     b = read_ballot(reply.content, 10_000)
-    return RecordDict({"ballot": ballot_record(hb.Ballot(bytes(8), b.round, b.user, b.bits, b.payload))})  # fmt: skip  # noqa: E501
+    return RecordDict(
+        {"ballot": ballot_record(hb.Ballot(bytes(8), b.round, b.user, b.bits, b.payload))}
+    )
 
 
 def raw(data: bytes, stype: str = "hushbit.ballot", name: str = "bits") -> RecordDict:
@@ -95,14 +86,18 @@ def damaged(asked: Message, reply: Message) -> RecordDict:
 
 
 BAD = [
-    (forged, "forged"), (other_round, "round"), (other_mechanism, "mechanism"),
-    (damaged, "damaged"), (lambda a, r: raw(b""), "damaged"),
-    (lambda a, r: raw(bytes(10_000)), "length"), (lambda a, r: RecordDict(), "damaged"),
+    (forged, "forged"),
+    (other_round, "round"),
+    (other_mechanism, "mechanism"),
+    (damaged, "damaged"),
+    (lambda a, r: raw(b""), "damaged"),
+    (lambda a, r: raw(bytes(10_000)), "length"),
+    (lambda a, r: RecordDict(), "damaged"),
     (lambda a, r: raw(r.content["ballot"]["bits"].data, "numpy.ndarray"), "damaged"),
     (lambda a, r: raw(r.content["ballot"]["bits"].data, name="model"), "damaged"),
     (lambda a, r: RecordDict({"arrays": record(MODEL)}), "damaged"),
     (lambda a, r: RecordDict({"x": ArrayRecord(), **r.content}), "damaged"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "reason"), BAD, ids=[f"{i}-{b[1]}" for i, b in enumerate(BAD)])
@@ -114,29 +109,29 @@ def test_bad_ballots_are_refused_and_counted(tmp_path: Path, change: Any, reason
 
     grid = LocalGrid(federation(tmp_path, [add(0.5), add(9.0), add(1.0)], **OPEN), tamper)
     result = run(grid, strategy())
-    figures = result.train_metrics_clientapp[1]
-    assert (figures["accepted"], figures[f"refused_{reason}"]) == (2, 1)
+    metrics = result.train_metrics_clientapp[1]
+    assert (metrics["accepted"], metrics[f"refused_{reason}"]) == (2, 1)
     assert np.allclose(values(result)["w"], 0.5 + 0.75)
 
 
-def test_duplicates_and_strangers_are_refused(tmp_path: Path) -> None:
-    strange: list[Message] = []
+def test_duplicate_and_unrequested_replies_are_refused(tmp_path: Path) -> None:
+    replies: list[Message] = []
 
     def tamper(asked: Message, reply: Message) -> list[Message]:
-        strange.append(reply)
+        replies.append(reply)
         return [reply, reply]
 
     grid = LocalGrid(federation(tmp_path, [add(0.5), add(1.0)], **OPEN), tamper)
-    figures = run(grid, strategy()).train_metrics_clientapp[1]
-    assert (figures["accepted"], figures["refused_duplicate"]) == (2, 2)
-    # A reply of an earlier run is a valid ballot of the same round, but answers nothing.
-    late = strange[0]
+    metrics = run(grid, strategy()).train_metrics_clientapp[1]
+    assert (metrics["accepted"], metrics["refused_duplicate"]) == (2, 2)
+    # A reply of an earlier run is a valid ballot of this round, but of no message of it.
+    late = replies[0]
     again = LocalGrid(federation(tmp_path, [add(0.5), add(1.0)], **OPEN), lambda a, r: [r, late])
-    figures = run(again, strategy()).train_metrics_clientapp[1]
-    assert (figures["accepted"], figures["refused_late"]) == (2, 2)
+    metrics = run(again, strategy()).train_metrics_clientapp[1]
+    assert (metrics["accepted"], metrics["refused_late"]) == (2, 2)
 
 
-def test_errors_and_silence_are_counted_apart(tmp_path: Path) -> None:
+def test_errors_and_missing_replies_are_counted_separately(tmp_path: Path) -> None:
     def tamper(asked: Message, reply: Message) -> list[Message]:
         node = asked.metadata.dst_node_id
         if node == 100:
@@ -144,20 +139,20 @@ def test_errors_and_silence_are_counted_apart(tmp_path: Path) -> None:
         return [] if node == 101 else [reply]
 
     grid = LocalGrid(federation(tmp_path, [add(1.0)] * 4, **OPEN), tamper)
-    figures = run(grid, strategy(deadline_seconds=2.0)).train_metrics_clientapp[1]
-    assert (figures["accepted"], figures["refused_error"], figures["silent"]) == (2, 1, 1)
+    metrics = run(grid, strategy(deadline_seconds=2.0)).train_metrics_clientapp[1]
+    assert (metrics["accepted"], metrics["refused_error"], metrics["silent"]) == (2, 1, 1)
 
 
-def test_the_first_answer_to_a_message_counts(tmp_path: Path) -> None:
+def test_only_the_first_reply_to_a_message_counts(tmp_path: Path) -> None:
     def tamper(asked: Message, reply: Message) -> list[Message]:
         return [Message(Error(2, "failed"), reply_to=asked), reply]
 
     grid = LocalGrid(federation(tmp_path, [add(1.0)] * 2, **OPEN), tamper)
-    figures = run(grid, strategy()).train_metrics_clientapp[1]
-    assert (figures["accepted"], figures["refused_duplicate"]) == (0, 2)
+    metrics = run(grid, strategy()).train_metrics_clientapp[1]
+    assert (metrics["accepted"], metrics["refused_duplicate"]) == (0, 2)
 
 
-def test_every_round_has_keys_of_its_own_counted_from_zero(tmp_path: Path) -> None:
+def test_ledger_rounds_are_counted_from_zero(tmp_path: Path) -> None:
     run(LocalGrid(federation(tmp_path, [add(0.1)], **OPEN)), strategy(), rounds=3)
     entries = hb.Ledger.open(tmp_path / "0" / "ledger.db").entries()
     assert [entry.round for entry in entries] == [0, 1, 2]
@@ -171,7 +166,7 @@ def test_one_ballot_short_of_the_quorum_does_not_move_the_model(tmp_path: Path) 
     assert np.array_equal(values(result)["w"], MODEL["w"])
 
 
-def test_below_the_quorum_the_model_stays(tmp_path: Path) -> None:
+def test_the_model_does_not_change_below_the_quorum(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(1.0)] * 2, **OPEN), lambda a, r: [])
     result = run(grid, strategy(quorum=2, deadline_seconds=0.3), rounds=2)
     assert np.array_equal(values(result)["w"], MODEL["w"])
@@ -180,7 +175,7 @@ def test_below_the_quorum_the_model_stays(tmp_path: Path) -> None:
     assert nobody.train_metrics_clientapp[1]["asked"] == 0
 
 
-def test_a_client_over_budget_refuses_while_others_go_on(tmp_path: Path) -> None:
+def test_a_client_over_budget_refuses_and_others_are_counted(tmp_path: Path) -> None:
     apps = federation(tmp_path / ".", [add(0.02)] * 2, epsilon_per_bit=1.0)
     (tmp_path / "poor").mkdir()
     poor = federation(tmp_path / "poor", [add(0.02)], budget=50.0, delta=0.0)
@@ -191,25 +186,27 @@ def test_a_client_over_budget_refuses_while_others_go_on(tmp_path: Path) -> None
     assert result.train_metrics_clientapp[2]["refused_error"] == 1
 
 
-def test_one_ballot_has_no_snr(tmp_path: Path) -> None:
+def test_the_snr_needs_two_ballots(tmp_path: Path) -> None:
     for users in (1, 2):
         grid = LocalGrid(federation(tmp_path, [add(0.02)] * users))
         made = strategy("cpa", epsilon_per_bit=1.0, radius=0.05)
-        figures = run(grid, made).train_metrics_clientapp[1]
-        assert ("snr_estimate_db" in figures) == (users == 2)
+        metrics = run(grid, made).train_metrics_clientapp[1]
+        assert ("snr_estimate_db" in metrics) == (users == 2)
 
 
-def test_texts_of_users_stay_on_one_line_of_the_log(tmp_path: Path, monkeypatch: Any) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(count_module, "log", lambda _, text, *more: said.append(text % more))
+def test_error_texts_of_users_are_logged_on_one_line(tmp_path: Path, monkeypatch: Any) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(
+        server_round_module, "log", lambda _, text, *more: logged.append(text % more)
+    )
     false = Error(5, "gone\nINFO :      all users accepted")
     grid = LocalGrid(
         federation(tmp_path, [add(1.0)], **OPEN), lambda a, r: [Message(false, reply_to=a)]
     )
     run(grid, strategy())
-    assert len(said) == 1
-    assert "\n" not in said[0]
-    assert "gone\\nINFO" in said[0]
+    assert len(logged) == 1
+    assert "\n" not in logged[0]
+    assert "gone\\nINFO" in logged[0]
 
 
 def test_it_is_a_flower_strategy() -> None:

@@ -1,4 +1,4 @@
-"""Options of the strategy: sampling, deadlines, frozen parts, evaluation, and what is refused."""
+"""Options of the strategy: sampling, deadlines, frozen arrays, evaluation, invalid options."""
 
 import time
 from pathlib import Path
@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 import hushbit as hb
-from flower.parts import LocalGrid, federation
-from flower.test_strategy import DIM, OPEN, add, run, strategy, values
+from flower.parts import DIM, OPEN, LocalGrid, add, federation, run, strategy, values
 from hushbit.errors import HushbitError, InvalidInput
-from hushbit.flower import users_by_partition
+from hushbit.flower.server_round import users_by_partition
 
 
-def test_users_come_from_the_servers_table(tmp_path: Path) -> None:
+def test_user_numbers_come_from_the_table_of_the_server(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(1.0), add(2.0), add(4.0)], **OPEN))
     result = run(grid, strategy(users={100: 7, 102: 8}))
     assert result.train_metrics_clientapp[1]["asked"] == 2
@@ -25,7 +24,7 @@ def test_users_come_from_the_servers_table(tmp_path: Path) -> None:
         users_by_partition(grid, 3, seconds=0.1)
 
 
-def test_sampling_takes_just_so_many(tmp_path: Path) -> None:
+def test_the_number_of_sampled_users_is_users_per_round(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(1.0)] * 6, **OPEN))
     result = run(grid, strategy(users_per_round=4), rounds=3)
     assert [result.train_metrics_clientapp[n]["accepted"] for n in (1, 2, 3)] == [4, 4, 4]
@@ -33,7 +32,7 @@ def test_sampling_takes_just_so_many(tmp_path: Path) -> None:
 
 def test_sampling_and_voting_share_one_deadline(tmp_path: Path, monkeypatch: Any) -> None:
     now = [0.0]
-    lives: list[float] = []
+    ttls: list[float] = []
 
     def sleep(seconds: float) -> None:
         now[0] += seconds
@@ -44,31 +43,33 @@ def test_sampling_and_voting_share_one_deadline(tmp_path: Path, monkeypatch: Any
 
         def push_messages(self, messages: Any) -> Any:
             kept = list(messages)
-            lives.extend(message.metadata.ttl for message in kept)
+            ttls.extend(message.metadata.ttl for message in kept)
             return super().push_messages(kept)
 
     grid = LateNodes(federation(tmp_path, [add(1.0)] * 2, **OPEN), lambda a, r: [])
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", sleep)
-    figures = run(grid, strategy(deadline_seconds=100.0)).train_metrics_clientapp[1]
-    assert figures["asked"] == 2
-    assert figures["seconds"] == pytest.approx(100.0)
-    assert len(lives) == 2
-    assert max(lives) <= 20.0
+    metrics = run(grid, strategy(deadline_seconds=100.0)).train_metrics_clientapp[1]
+    assert metrics["asked"] == 2
+    assert metrics["seconds"] == pytest.approx(100.0)
+    assert len(ttls) == 2
+    assert max(ttls) <= 20.0
 
 
-def test_nobody_is_asked_for_a_round_that_cannot_count(tmp_path: Path) -> None:
+def test_no_requests_are_sent_below_the_quorum(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(1.0)], **OPEN))
-    figures = run(grid, strategy(quorum=2, deadline_seconds=0.3)).train_metrics_clientapp[1]
-    assert (figures["asked"], figures["accepted"]) == (0, 0)
+    metrics = run(grid, strategy(quorum=2, deadline_seconds=0.3)).train_metrics_clientapp[1]
+    assert (metrics["asked"], metrics["accepted"]) == (0, 0)
     assert not (tmp_path / "0" / "ledger.db").exists()
 
 
-def test_buffers_keep_their_kind(tmp_path: Path) -> None:
+def test_buffers_keep_their_dtype_and_frozen_arrays_their_value(tmp_path: Path) -> None:
     model = {
-        "fc": np.ones((2, 3), np.float32), "bn.running_var": np.full(3, 0.1, np.float32),
-        "bn.num_batches_tracked": np.array(4), "bn.running_mean": np.zeros(3, np.float64),
-    }  # fmt: skip
+        "fc": np.ones((2, 3), np.float32),
+        "bn.running_var": np.full(3, 0.1, np.float32),
+        "bn.num_batches_tracked": np.array(4),
+        "bn.running_mean": np.zeros(3, np.float64),
+    }
     grid = LocalGrid(federation(tmp_path, [add(-0.5)], **OPEN))
     got = values(run(grid, strategy(frozen=["*running_mean"]), model=model))
     assert got["bn.num_batches_tracked"] == 4
@@ -78,7 +79,7 @@ def test_buffers_keep_their_kind(tmp_path: Path) -> None:
     assert {k: v.dtype for k, v in got.items()} == {k: v.dtype for k, v in model.items()}
 
 
-def test_users_evaluate_only_when_asked_and_as_far_as_they_allow(tmp_path: Path) -> None:
+def test_users_evaluate_on_request_and_send_listed_metrics(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(0.1)] * 2, metrics=("accuracy", "loss"), **OPEN))
     result = run(grid, strategy(evaluate_users=True))
     assert dict(result.evaluate_metrics_clientapp[1]) == {"accuracy": 0.5}
@@ -89,12 +90,20 @@ def test_users_evaluate_only_when_asked_and_as_far_as_they_allow(tmp_path: Path)
 @pytest.mark.parametrize(
     "changes",
     [
-        {"mechanism": 3}, {"mechanism": hb.CPA(DIM, 1.0, 0.1), "radius": 1.0}, {"secret": b"x"},
-        {"delta": 0.0}, {"quorum": 0}, {"deadline_seconds": -1}, {"users_per_round": 0},
-        {"users": {1: 5, 2: 5}}, {"optimizer": object()}, {"frozen": "fc.bias"}, {"frozen": [3]},
+        {"mechanism": 3},
+        {"mechanism": hb.CPA(DIM, 1.0, 0.1), "radius": 1.0},
+        {"secret": b"x"},
+        {"delta": 0.0},
+        {"quorum": 0},
+        {"deadline_seconds": -1},
+        {"users_per_round": 0},
+        {"users": {1: 5, 2: 5}},
+        {"optimizer": object()},
+        {"frozen": "fc.bias"},
+        {"frozen": [3]},
     ],
-)  # fmt: skip
-def test_senseless_options_are_refused(changes: Any) -> None:
+)
+def test_invalid_options_are_refused(changes: Any) -> None:
     with pytest.raises(InvalidInput):
         strategy(**({"mechanism": "fedavg"} | changes))
 

@@ -1,4 +1,4 @@
-"""ChaCha20 and HChaCha20 against the RFC, the XChaCha draft and another library."""
+"""ChaCha20 and HChaCha20 equal the vectors of the RFC, the XChaCha draft and another library."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hushbit.kernels.chacha import CONSTANTS, derive_keys, keystream, reference_blocks
-from hushbit.keys import as_words
-from hushbit.words import stream
+from hushbit.kernels.chacha import derive_keys, keystream
+from hushbit.kernels.chacha_numpy import CONSTANTS, reference_blocks
+from hushbit.kernels.words import stream
+from hushbit.wire.keys import key_to_uint32
 
 RFC_KEY = bytes(range(32))
 # RFC 8439, section 2.3.2: counter 1, nonce 000000090000004a00000000.
@@ -30,7 +31,7 @@ RFC_MORE = [
 def drawn(key: bytes, nonce: bytes, counter: int, words: int) -> bytes:
     out = np.empty(words, dtype=np.uint32)
     n = np.frombuffer(nonce, dtype="<u4").tolist()
-    keystream(as_words(key), n[0], n[1], n[2], counter, out)
+    keystream(key_to_uint32(key), n[0], n[1], n[2], counter, out)
     return out.astype("<u4").tobytes()
 
 
@@ -72,15 +73,15 @@ def test_equals_another_library(key: bytes, nonce: bytes, counter: int, words: i
 def test_kernel_equals_the_reference(key: bytes, words: int) -> None:
     nonce = (7, 0xFFFFFFFF, 2**31 + 5)
     out = np.empty(words, dtype=np.uint32)
-    keystream(as_words(key), *nonce, 0, out)
-    assert (out == stream(as_words(key), nonce, words)).all()
+    keystream(key_to_uint32(key), *nonce, 0, out)
+    assert (out == stream(key_to_uint32(key), nonce, words)).all()
 
 
 def test_hchacha20_of_the_xchacha_draft() -> None:
     nonce = bytes.fromhex("000000090000004a0000000031415927")
     keys = np.empty((1, 8), dtype=np.uint32)
     number = np.array([int.from_bytes(nonce[:8], "little")], dtype=np.uint64)
-    derive_keys(as_words(RFC_KEY), number, np.frombuffer(nonce[8:], dtype="<u4"), keys)
+    derive_keys(key_to_uint32(RFC_KEY), number, np.frombuffer(nonce[8:], dtype="<u4"), keys)
     assert keys.astype("<u4").tobytes().hex() == (
         "82413b4227b27bfed30e42508a877d73a0f9e4d58a74a853c12ec41326d3ecdc"
     )

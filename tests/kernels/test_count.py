@@ -1,22 +1,23 @@
-"""Counting kernels against their NumPy definition, bit for bit."""
+"""Counting kernels equal their NumPy definition."""
 
 import numpy as np
 import pytest
 
-from hushbit.kernels import definitions
+from hushbit.encoding.stage import single_group
+from hushbit.kernels import count, encode
 from hushbit.kernels.chacha import fill_states
 from hushbit.kernels.count import (
+    NO_OUTPUT,
     PLANES,
-    TILE_WORDS,
-    add_group,
+    add_sixteen_rows,
+    count_signs,
     count_tiles,
-    draw_rows,
-    flush,
+    count_two_points,
+    flush_planes,
     sum_tiles,
 )
-from hushbit.kernels.signs import WORD_TAG, count_signs, tile_signs
-from hushbit.kernels.two_points import NOT_KEPT, count_two_points, one_side
-from hushbit.robust.bits import slots_of
+from hushbit.kernels.scores import group_users
+from hushbit.kernels.words import TILE_WORDS, WORD_TAG, draw_rows, tile_signs
 
 SIZES = (1, 7, 8, 63, 64, 65, 511, 512, 513, 4095, 4096, 4097, 9000)
 USERS = (1, 15, 16, 17, 239, 240, 241, 500)
@@ -39,9 +40,9 @@ def test_bit_sliced_counts_for_every_size(votes: int, points: int) -> None:
     keys, payload = ballots(5, votes, seed=votes)
     counters = np.full((points - 1, votes), 3, dtype=np.int64)
     row_bits = points.bit_length() - 1 if points > 2 else 0
-    count_tiles(keys, WORD_TAG, 1, row_bits, payload, 0, tiles(votes), counters)
+    count_tiles(keys, 1, row_bits, payload, 0, tiles(votes), counters)
     table = np.eye(points, points - 1, dtype=np.int64)
-    defined = definitions.counts(keys, 1, "hadamard", points, payload, table, votes)
+    defined = count.reference_counts(keys, 1, "hadamard", points, payload, table, votes)
     assert (counters - 3 == defined).all()
 
 
@@ -52,9 +53,9 @@ def test_bit_sliced_counts_for_every_number_of_users(users: int, points: int) ->
     keys, payload = ballots(users, votes, seed=users)
     counters = np.zeros((points - 1, votes), dtype=np.int64)
     row_bits = points.bit_length() - 1 if points > 2 else 0
-    count_tiles(keys, WORD_TAG, 0, row_bits, payload, 0, 1, counters)
+    count_tiles(keys, 0, row_bits, payload, 0, 1, counters)
     table = np.eye(points, points - 1, dtype=np.int64)
-    # The words come from the kernel that test_words checks: 500 times the definition is slow.
+    # The words come from a kernel that test_words.py checks: the definition is too slow here.
     total, signs = np.zeros_like(counters), np.empty((votes, points), dtype=np.int8)
     for key, row in zip(keys, payload, strict=True):
         tile_signs(key, 0, True, 0, votes, signs)
@@ -65,12 +66,12 @@ def test_bit_sliced_counts_for_every_number_of_users(users: int, points: int) ->
 
 @pytest.mark.parametrize("users", [240, 500])
 def test_counts_do_not_overflow_when_everyone_differs(users: int) -> None:
-    """All bits against the word: the bit-planes must hold 240 before they are flushed."""
+    """Every vote is -1, so the bit-planes reach their largest counts."""
     keys = np.tile(np.arange(8, dtype=np.uint32), (users, 1))
-    words = definitions.draw_words(keys[0], 0, 64, 2, "hadamard")[:, 0]
+    words = encode.draw_words(keys[0], 0, 64, 2, "hadamard")[:, 0]
     payload = np.tile(np.packbits(words < 0, bitorder="little"), (users, 1))
     counters = np.zeros((1, 64), dtype=np.int64)
-    count_tiles(keys, WORD_TAG, 0, 0, payload, 0, 1, counters)
+    count_tiles(keys, 0, 0, payload, 0, 1, counters)
     assert (counters == -users).all()
 
 
@@ -84,7 +85,7 @@ def test_general_counts(votes: int, family: str, points: int) -> None:
         count_signs(
             keys, 2, family == "hadamard", points, payload, table, 0, tiles(votes), counters
         )
-        defined = definitions.counts(keys, 2, family, points, payload, table, votes)
+        defined = count.reference_counts(keys, 2, family, points, payload, table, votes)
         assert (counters + 4 == defined).all()
 
 
@@ -97,18 +98,18 @@ def test_sums_are_weighted_counts(votes: int, points: int) -> None:
     count_signs(keys, 1, True, points, payload, table, 0, tiles(votes), general)
     row_bits = points.bit_length() - 1
     for tile in reversed(range(tiles(votes))):
-        sum_tiles(keys, WORD_TAG, 1, row_bits, payload, table, tile, tile + 1, sums)
+        sum_tiles(keys, 1, row_bits, payload, table, tile, tile + 1, sums)
     assert (sums == general).all()
 
 
-def test_tiles_are_counted_apart() -> None:
-    """Any share of tiles changes only its own columns; all shares together give the whole."""
+def test_tiles_are_counted_independently() -> None:
+    """A range of tiles changes only its own columns; all ranges together give the whole."""
     keys, payload = ballots(17, 9000, seed=1)
     whole, parts = (np.zeros((3, 9000), dtype=np.int64) for _ in range(2))
-    count_tiles(keys, WORD_TAG, 0, 2, payload, 0, 3, whole)
-    count_tiles(keys, WORD_TAG, 0, 2, payload, 1, 3, parts)
+    count_tiles(keys, 0, 2, payload, 0, 3, whole)
+    count_tiles(keys, 0, 2, payload, 1, 3, parts)
     assert not parts[:, :4096].any()
-    count_tiles(keys, WORD_TAG, 0, 2, payload, 0, 1, parts)
+    count_tiles(keys, 0, 2, payload, 0, 1, parts)
     assert (whole == parts).all()
 
 
@@ -119,59 +120,65 @@ def test_carry_save_tree_counts_rows(groups: int) -> None:
     total = np.zeros(64 * TILE_WORDS, dtype=np.int64)
     for _ in range(groups):
         rows = rng.integers(0, 2**64 - 1, 16 * TILE_WORDS, dtype=np.uint64, endpoint=True)
-        add_group(rows, planes)
+        add_sixteen_rows(rows, planes)
         bits = np.unpackbits(rows.view(np.uint8), bitorder="little").reshape(16, -1)
         total += bits.sum(axis=0, dtype=np.int64)
     counters = np.zeros(64 * TILE_WORDS, dtype=np.int64)
-    flush(planes, counters)
+    flush_planes(planes, counters)
     assert (counters == -2 * total).all()
     assert not planes.any()
 
 
 @pytest.mark.parametrize("row_bits", [2, 3, 4, 5])
-@pytest.mark.parametrize("inside", [1, 64, 100, 4096])
-def test_rows_are_never_zero_inside_and_always_zero_outside(row_bits: int, inside: int) -> None:
-    key = np.arange(8, dtype=np.uint32) + np.uint32(inside)
+@pytest.mark.parametrize("votes", [1, 64, 100, 4096])
+def test_rows_are_nonzero_up_to_the_last_vote_and_zero_after_it(row_bits: int, votes: int) -> None:
+    key = np.arange(8, dtype=np.uint32) + np.uint32(votes)
     states = np.empty(128, dtype=np.uint32)
     fill_states(states, key, WORD_TAG, 0, 0, 0)
     rows = np.empty(row_bits * TILE_WORDS, dtype=np.uint64)
-    draw_rows(states, row_bits, 0, inside, np.empty(128, dtype=np.uint32), rows)
+    draw_rows(states, row_bits, 0, votes, np.empty(128, dtype=np.uint32), rows)
     planes = np.unpackbits(rows.view(np.uint8), bitorder="little").reshape(row_bits, -1)
     number = (planes.astype(np.int64) << np.arange(row_bits)[:, None]).sum(axis=0)
-    assert (number[:inside] > 0).all()
-    assert (number[inside:] == 0).all()
+    assert (number[:votes] > 0).all()
+    assert (number[votes:] == 0).all()
 
 
 @pytest.mark.parametrize("users", [1, 16, 17, 300, 4080, 4081, 4100])
 @pytest.mark.parametrize("votes", [1, 65, 4097])
-def test_two_points_count_like_any_others(users: int, votes: int) -> None:
-    """Past 4080 users the bit-planes have been flushed in between."""
+def test_the_kernel_for_two_points_counts_like_the_general_one(users: int, votes: int) -> None:
+    """With more than 4080 users the bit-planes are flushed in between."""
     rng = np.random.default_rng(users)
     keys = rng.integers(0, 2**32, (users, 8), dtype=np.uint32)
     payload = rng.integers(0, 256, (users, (votes + 7) // 8), dtype=np.uint8)
     tiles = -(-votes // 4096)
     general, together = np.zeros((1, votes), np.int64), np.zeros((1, votes), np.int64)
-    count_tiles(keys, WORD_TAG, 0, 0, payload, 0, tiles, general)
-    everyone = one_side(users)
-    count_two_points(keys, WORD_TAG, 0, payload, *everyone, 0, tiles, together, NOT_KEPT)
+    count_tiles(keys, 0, 0, payload, 0, tiles, general)
+    everyone = single_group(users)
+    count_two_points(keys, 0, payload, *everyone, 0, tiles, together, NO_OUTPUT)
     assert np.array_equal(general, together)
     above = rng.uniform(size=users) < 0.4
     below = ~above & (rng.uniform(size=users) < 0.7)
-    order, sides = slots_of(above, below)
-    apart, kept = np.zeros((2, votes), np.int64), np.zeros((tiles, order.size, 64), np.uint64)
-    count_two_points(keys, WORD_TAG, 0, payload, order, sides, 0, tiles, apart, kept)
-    bits = np.unpackbits(kept.transpose(1, 0, 2).copy().view(np.uint8).reshape(order.size, -1),
-                         axis=1, bitorder="little")[:, :votes]  # fmt: skip
+    order, group_ids = group_users(above, below)
+    apart, unmasked_bits = (
+        np.zeros((2, votes), np.int64),
+        np.zeros((tiles, order.size, 64), np.uint64),
+    )
+    count_two_points(keys, 0, payload, order, group_ids, 0, tiles, apart, unmasked_bits)
+    bits = np.unpackbits(
+        unmasked_bits.transpose(1, 0, 2).copy().view(np.uint8).reshape(order.size, -1),
+        axis=1,
+        bitorder="little",
+    )[:, :votes]
     unmasked = np.empty((users, votes), np.int64)
     unmasked[order[order >= 0]] = 1 - 2 * bits[order >= 0].astype(np.int64)
-    for side, counter in zip((above, below), apart, strict=True):
-        assert np.array_equal(unmasked[side].sum(axis=0), counter)
+    for group, counter in zip((above, below), apart, strict=True):
+        assert np.array_equal(unmasked[group].sum(axis=0), counter)
     assert np.array_equal(unmasked.sum(axis=0), general[0])
     if votes <= 65:
         table = np.eye(2, 1, dtype=np.int64)
         some = slice(0, 50)
-        exact = definitions.counts(keys[some], 0, "hadamard", 2, payload[some], table, votes)
+        exact = count.reference_counts(keys[some], 0, "hadamard", 2, payload[some], table, votes)
         together[:] = 0
-        few = one_side(len(keys[some]))
-        count_two_points(keys, WORD_TAG, 0, payload, *few, 0, 1, together, NOT_KEPT)
+        few = single_group(len(keys[some]))
+        count_two_points(keys, 0, payload, *few, 0, 1, together, NO_OUTPUT)
         assert np.array_equal(together[0], exact[0])

@@ -1,4 +1,4 @@
-"""Results never depend on how many threads there are."""
+"""Results never depend on the number of threads."""
 
 import os
 import threading
@@ -36,13 +36,18 @@ def outcome(mechanism: hb.Mechanism, key: hb.RoundKey, one_by_one: bool) -> list
     estimate = mechanism.estimate(tally)
     wire = [ballot.to_bytes() for ballot in ballots]
     overloaded = [bytes([ballot.overloaded % 256]) for ballot in ballots]
-    return [*wire, *overloaded, *(c.tobytes() for c in tally.counters.values()),
-            estimate.mean.tobytes(), estimate.variance.tobytes()]  # fmt: skip
+    return [
+        *wire,
+        *overloaded,
+        *(c.tobytes() for c in tally.counters.values()),
+        estimate.mean.tobytes(),
+        estimate.variance.tobytes(),
+    ]
 
 
 @pytest.mark.usefixtures("usual_threads")
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.description["mechanism"])
-def test_one_thread_two_threads_and_one_at_a_time(
+def test_threads_and_single_ballots_give_the_same_bits(
     mechanism: hb.Mechanism, round_key: hb.RoundKey
 ) -> None:
     threads.set_threads(1)
@@ -56,7 +61,7 @@ def test_one_thread_two_threads_and_one_at_a_time(
 @pytest.mark.usefixtures("usual_threads")
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("parts", [0, 1, 2, 3, 10])
-def test_spread_covers_everything_once(count: int, parts: int) -> None:
+def test_parallel_for_covers_every_part_once(count: int, parts: int) -> None:
     threads.set_threads(count)
     seen, lock = [], threading.Lock()
 
@@ -64,7 +69,7 @@ def test_spread_covers_everything_once(count: int, parts: int) -> None:
         with lock:
             seen.extend(range(first, last))
 
-    threads.spread(run, parts)
+    threads.parallel_for(run, parts)
     assert sorted(seen) == list(range(parts))
 
 
@@ -76,21 +81,21 @@ def test_an_error_in_a_thread_is_raised() -> None:
         raise hb.InvalidInput("from a thread")
 
     with pytest.raises(hb.InvalidInput, match="from a thread"):
-        threads.spread(run, 4)
+        threads.parallel_for(run, 4)
 
 
 @pytest.mark.usefixtures("usual_threads")
-def test_setting_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_precedes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     threads.set_threads(3)
     assert threads.get_threads() == 3
     threads.set_threads(0)
     monkeypatch.setenv("HUSHBIT_THREADS", "5")
     assert threads.get_threads() == 5
-    for nonsense in ("", "0", "-1", "two", "²", "1.5"):
-        monkeypatch.setenv("HUSHBIT_THREADS", nonsense)
-        assert threads.get_threads() == threads.available() >= 1
+    for invalid in ("", "0", "-1", "two", "²", "1.5"):
+        monkeypatch.setenv("HUSHBIT_THREADS", invalid)
+        assert threads.get_threads() == threads.available_cores() >= 1
     for wrong in (-1, 2000, 1.0, True, "2"):
-        with pytest.raises(hb.InvalidInput):
+        with pytest.raises(ValueError, match="whole number from 0 to 1024"):
             threads.set_threads(wrong)  # type: ignore[arg-type]
 
 
@@ -99,9 +104,9 @@ def test_setting_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_starts_its_own_threads() -> None:
     threads.set_threads(2)
-    threads.spread(lambda first, last: None, 4)
+    threads.parallel_for(lambda first, last: None, 4)
     child = os.fork()
     if child == 0:
-        threads.spread(lambda first, last: None, 4)
+        threads.parallel_for(lambda first, last: None, 4)
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hushbit.lab.report.sources import read_sources
-from lab.report_samples import lines_result, run_folder, table_result
+from lab.report.report_samples import lines_result, run_folder, table_result
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,7 +18,7 @@ def _one_thread():
 @pytest.fixture
 def small_library(monkeypatch):
     """Most tests look at the page around the plotting library, which is long to read."""
-    monkeypatch.setattr("hushbit.lab.report.page.plotting_library", lambda: "var Plotly;")
+    monkeypatch.setattr("hushbit.lab.report.html.plotting_library", lambda: "var Plotly;")
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
-"""Processes that use a ledger and are killed, limited or raced; run by test_ledger_crash.py.
+"""Processes that use a ledger while they are killed, limited or in a race.
 
-Prints one JSON object. Only `os.fork` is used to start children, so a thousand of them are cheap.
+Run by test_ledger_crash.py; prints one JSON object. Children are started by `os.fork` only, so that
+a thousand of them are cheap.
 """
 
 import json
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from hushbit.errors import BudgetSpent, HushbitError
-from hushbit.privacy.cost import Cost
+from hushbit.privacy.accountant import Cost
 from hushbit.privacy.ledger import Ledger
 
 COST = Cost(((0.5, 10),))
@@ -27,7 +28,7 @@ def charge_until_killed(path: str, acknowledge: int) -> None:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Forks a child that works and exits without touching what the parent has open."""
+    """Fork a child that calls `work` and exits without cleaning up the parent's open files."""
     child = os.fork()
     if child == 0:
         try:
@@ -38,10 +39,10 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def kill_many_times(path: str, kills: int, seed: int) -> dict[str, int]:
-    """Kills a charging process at random moments; compares what it acknowledged with the file.
+    """Kill a charging process at random moments; compare the acknowledged charges with the file.
 
-    Each kill comes after none to three acknowledged charges and a random wait, so that kills hit
-    every phase of a charge on machines of any speed.
+    Each kill follows zero to three acknowledged charges and a random wait, so that kills hit every
+    phase of a charge on machines of any speed.
     """
     moments = random.Random(seed)
     Ledger.open(path).set_limit("ann", epsilon=float("inf"), delta=0.0)
@@ -65,7 +66,7 @@ def kill_many_times(path: str, kills: int, seed: int) -> dict[str, int]:
 
 
 def race(path: str, attempts: int) -> dict[str, int]:
-    """Charges as often as the limit allows, beside another process that does the same."""
+    """Charge as often as the limit allows, while another process does the same."""
     ledger = Ledger.open(path)
     accepted = 0
     for number in range(attempts):
@@ -78,7 +79,7 @@ def race(path: str, attempts: int) -> dict[str, int]:
 
 
 def charge_with_little_disk(path: str, room: int) -> dict[str, object]:
-    """Charges until no file may grow beyond `room` bytes, as on a full disk."""
+    """Charge until files would exceed `room` bytes, as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     ledger = Ledger.open(path)
@@ -93,7 +94,7 @@ def charge_with_little_disk(path: str, room: int) -> dict[str, object]:
 
 
 def charge_as_nobody(path: str) -> dict[str, object]:
-    """Charges without the right to write, even if the tests run as root."""
+    """Charge without permission to write, even if the tests run as root."""
     if os.geteuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
@@ -107,7 +108,7 @@ def charge_as_nobody(path: str) -> dict[str, object]:
 
 
 def main(task: str, path: str, *numbers: str) -> None:
-    """Runs one task by its name."""
+    """Run one task by its name."""
     tasks: dict[str, Callable[..., object]] = {
         "kill": kill_many_times,
         "race": race,

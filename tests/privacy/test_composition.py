@@ -1,4 +1,4 @@
-"""Composition rules against exact rational arithmetic and the tables of the privacy audit."""
+"""Exact composition of equal bits against rational arithmetic and published tables."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,15 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hushbit.errors import InvalidInput
-from hushbit.privacy.composition import (
-    Bound,
-    best_subset,
-    delta_of,
-    epsilon_of,
-    epsilon_per_bit_for,
-    pure_epsilon,
-    smallest,
-)
+from hushbit.privacy.accountant import Bound, smallest
+from hushbit.privacy.composition import delta_of_bits, epsilon_of_bits, epsilon_per_bit_for
+from hushbit.tuning.calibrate import best_subset
 
 DELTA = 1e-5
 
@@ -38,7 +32,7 @@ def exact_delta(odds: Fraction, bits: int, epsilon_factor: Fraction) -> Fraction
 @pytest.mark.parametrize("share", [Fraction(1), Fraction(5, 4), Fraction(7)])
 def test_delta_equals_the_rational_sum(bits: int, odds: Fraction, share: Fraction) -> None:
     expected = exact_delta(odds, bits, share)
-    got = delta_of(math.log(odds), bits, math.log(share))
+    got = delta_of_bits(math.log(odds), bits, math.log(share))
     assert got == pytest.approx(float(expected), rel=3e-9, abs=1e-16)
     assert got >= float(expected) * (1 - 1e-12) - 1e-16
 
@@ -49,7 +43,7 @@ def test_delta_equals_the_rational_sum(bits: int, odds: Fraction, share: Fractio
 def test_epsilon_is_the_least_that_the_rational_sum_allows(
     bits: int, odds: Fraction, delta: float
 ) -> None:
-    epsilon = epsilon_of(math.log(odds), bits, delta)
+    epsilon = epsilon_of_bits(math.log(odds), bits, delta)
     above, below = Fraction(math.exp(epsilon + 1e-9)), Fraction(math.exp(epsilon - 1e-8))
     assert exact_delta(odds, bits, above) <= delta
     if epsilon > 0:
@@ -70,8 +64,8 @@ def test_epsilon_is_the_least_that_the_rational_sum_allows(
 def test_table_of_identical_bits(
     per_bit: float, bits: int, pure: float, printed: float, digits: int
 ) -> None:
-    assert pure_epsilon([per_bit] * bits) == pure
-    assert round(epsilon_of(per_bit, bits, DELTA), digits) == printed
+    assert epsilon_of_bits(per_bit, bits, 0.0) == pure
+    assert round(epsilon_of_bits(per_bit, bits, DELTA), digits) == printed
 
 
 @pytest.mark.parametrize(
@@ -85,18 +79,18 @@ def test_table_of_identical_bits(
     ],
 )
 def test_table_of_pure_levels(dimension: int, one_round: float, thirty_rounds: float) -> None:
-    assert epsilon_of(0.5, dimension, 0.0) == one_round
-    assert epsilon_of(0.5, dimension * 30, 0.0) == thirty_rounds
+    assert epsilon_of_bits(0.5, dimension, 0.0) == one_round
+    assert epsilon_of_bits(0.5, dimension * 30, 0.0) == thirty_rounds
 
 
 @pytest.mark.parametrize(("total", "printed"), [(1, "0.00303"), (4, "0.0104"), (8, "0.0188")])
 def test_table_of_budgets_per_bit(total: float, printed: str) -> None:
     per_bit = epsilon_per_bit_for(total, 7850, DELTA)
     assert f"{per_bit:.3g}" == printed
-    assert total * (1 - 1e-8) <= epsilon_of(per_bit, 7850, DELTA) <= total
+    assert total * (1 - 1e-8) <= epsilon_of_bits(per_bit, 7850, DELTA) <= total
 
 
-def test_splitting_a_pure_budget_never_passes_it() -> None:
+def test_a_split_pure_budget_is_never_exceeded() -> None:
     for total, bits in [(1.0, 7850), (0.1, 3), (2.0, 7), (1e-3, 10**8)]:
         per_bit = epsilon_per_bit_for(total, bits, 0.0)
         assert total * (1 - 1e-12) <= per_bit * bits <= total
@@ -135,19 +129,19 @@ def test_gain_of_a_subset_over_splitting(epsilon: float, printed: int) -> None:
 def test_epsilon_and_delta_are_inverse_and_monotone(
     per_bit: float, bits: int, delta: float
 ) -> None:
-    epsilon = epsilon_of(per_bit, bits, delta)
+    epsilon = epsilon_of_bits(per_bit, bits, delta)
     assert 0 <= epsilon <= per_bit * bits
-    assert delta_of(per_bit, bits, epsilon * (1 + 1e-9)) <= delta * (1 + 1e-6)
-    assert epsilon_of(per_bit, bits + 1, delta) >= epsilon * (1 - 1e-9)
-    assert epsilon_of(per_bit * 1.01, bits, delta) >= epsilon * (1 - 1e-9)
-    assert epsilon_of(per_bit, bits, delta / 2) >= epsilon * (1 - 1e-9)
+    assert delta_of_bits(per_bit, bits, epsilon * (1 + 1e-9)) <= delta * (1 + 1e-6)
+    assert epsilon_of_bits(per_bit, bits + 1, delta) >= epsilon * (1 - 1e-9)
+    assert epsilon_of_bits(per_bit * 1.01, bits, delta) >= epsilon * (1 - 1e-9)
+    assert epsilon_of_bits(per_bit, bits, delta / 2) >= epsilon * (1 - 1e-9)
 
 
 @pytest.mark.parametrize(
     ("per_bit", "bits"), [(1e-6, 10**8), (0.5, 10**7), (20.0, 10**8), (1000.0, 5), (1e-6, 1)]
 )
 def test_extremes_agree_with_many_digits(per_bit: float, bits: int) -> None:
-    """The bits may number 1e8: the law of the flips is checked by 40-digit log-gammas."""
+    """The law of the flips of up to 1e8 bits, against log-gammas of 40 digits."""
     mp = pytest.importorskip("mpmath")
     from hushbit.privacy.binomial import flips_window, log_flips
 
@@ -163,14 +157,12 @@ def test_extremes_agree_with_many_digits(per_bit: float, bits: int) -> None:
 
 
 def test_limits() -> None:
-    assert epsilon_of(math.inf, 3, DELTA) == math.inf
-    assert delta_of(math.inf, 3, 5.0) == 1.0
-    assert delta_of(0.5, 10, 5.0) == 0.0
-    assert delta_of(0.5, 10**6, 4e5) == math.ulp(0.0)
-    assert epsilon_of(1e-6, 1, DELTA) == 0.0
-    assert epsilon_of(0.5, 7, 0.999) == 0.0
-    assert pure_epsilon([]) == 0.0
-    assert pure_epsilon([0.1] * 10) == 1.0
+    assert epsilon_of_bits(math.inf, 3, DELTA) == math.inf
+    assert delta_of_bits(math.inf, 3, 5.0) == 1.0
+    assert delta_of_bits(0.5, 10, 5.0) == 0.0
+    assert delta_of_bits(0.5, 10**6, 4e5) == math.ulp(0.0)
+    assert epsilon_of_bits(1e-6, 1, DELTA) == 0.0
+    assert epsilon_of_bits(0.5, 7, 0.999) == 0.0
 
 
 BAD_CALLS: list[tuple[object, ...]] = [
@@ -195,17 +187,16 @@ BAD_CALLS: list[tuple[object, ...]] = [
 @pytest.mark.parametrize("arguments", BAD_CALLS, ids=repr)
 def test_bad_arguments_are_refused(arguments: tuple[object, ...]) -> None:
     with pytest.raises(InvalidInput):
-        epsilon_of(*arguments)  # type: ignore[arg-type]
+        epsilon_of_bits(*arguments)  # type: ignore[arg-type]
 
 
 def test_more_bad_arguments_are_refused() -> None:
     calls: list[Callable[[], object]] = [
-        lambda: delta_of(0.5, 5, -1.0),
-        lambda: delta_of(0.5, 5, math.nan),
+        lambda: delta_of_bits(0.5, 5, -1.0),
+        lambda: delta_of_bits(0.5, 5, math.nan),
         lambda: epsilon_per_bit_for(0.0, 5, DELTA),
         lambda: epsilon_per_bit_for(math.inf, 5, DELTA),
         lambda: best_subset(math.inf),
-        lambda: pure_epsilon([0.5, -1.0]),
         lambda: Bound(-1.0, 0.0, "x"),
         lambda: Bound(1.0, 0.0, ""),
         lambda: smallest([], DELTA),
@@ -217,7 +208,7 @@ def test_more_bad_arguments_are_refused() -> None:
             call()
 
 
-def test_smallest_takes_the_least_valid_bound() -> None:
+def test_smallest_returns_the_least_valid_bound() -> None:
     bounds: Iterable[Bound] = (
         Bound(9.0, 0.0, "pure"),
         Bound(2.0, 1e-3, "delta too large"),

@@ -1,4 +1,4 @@
-"""Every unit side by side, for every mechanism, and nothing that hides the unit."""
+"""The guarantee of every mechanism states every unit, and its bounds are those of the rules."""
 
 import math
 import re
@@ -6,19 +6,22 @@ import re
 import pytest
 
 import hushbit as hb
-from hushbit.baselines import Laplace
+from hushbit.baselines.laplace import Laplace
 from hushbit.errors import InvalidInput
-from hushbit.privacy import guarantee as module
-from hushbit.privacy.bits import delta_of, epsilon_of
-from hushbit.privacy.cost import spending
-from hushbit.privacy.guarantee import Guarantee, rounds_counted
-from hushbit.privacy.intervals import log_tail
-from hushbit.privacy.mixed import epsilon_of_mixed
-from hushbit.privacy.renyi import epsilon_of_renyi
-from hushbit.privacy.zcdp import epsilon_of_zcdp
+from hushbit.privacy import accountant
+from hushbit.privacy.accountant import composed_bound
+from hushbit.privacy.binomial import log_tail
+from hushbit.privacy.composition import delta_of_bits, epsilon_of_bits, epsilon_of_groups
+from hushbit.privacy.guarantee import QUICK_BITS, Guarantee, participation_bound
+from hushbit.privacy.renyi import epsilon_of_renyi, epsilon_of_zcdp
 
-MODELS = [(7850, "3925", "117750"), (25818, "12909", "387270"), (6422, "3211", "96330"),
-          (9422, "4711", "141330"), (169578, "84789", "2543670")]  # fmt: skip
+MODELS = [
+    (7850, "3925", "117750"),
+    (25818, "12909", "387270"),
+    (6422, "3211", "96330"),
+    (9422, "4711", "141330"),
+    (169578, "84789", "2543670"),
+]
 MECHANISMS = [
     hb.CPA(1, 0.5, 1.0),
     hb.CPA(7850, 0.5, 1.0),
@@ -46,9 +49,9 @@ def test_pure_levels_of_the_published_models(dim: int, message: str, run: str) -
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.description["mechanism"])
 def test_repr_names_every_unit(mechanism: hb.Mechanism) -> None:
-    for text in (repr(mechanism), repr(mechanism.guarantee), str(mechanism.guarantee)):
+    for text in (repr(mechanism.guarantee), str(mechanism.guarantee)):
         unit = mechanism.guarantee.unit
-        for words in (f"per {unit}", "per message", "per run of 100 rounds taken part"):
+        for words in (f"per {unit}", "per message", "per run of 100 rounds"):
             assert words in text
         assert text.count("at delta 1e-05") == 2
         assert not re.search(r"epsilon [^,]*per round", text)
@@ -66,7 +69,6 @@ def test_report_has_every_unit_with_its_proof(mechanism: hb.Mechanism) -> None:
         assert level.unit in text
         assert level.proof in text
     assert "k = " in text
-    assert "no substitute" in text
 
 
 def test_each_rule_wins_where_it_is_smallest() -> None:
@@ -77,70 +79,83 @@ def test_each_rule_wins_where_it_is_smallest() -> None:
 
 
 def test_bounds_are_those_of_the_rules() -> None:
-    assert of_bits((0.5, 100)).epsilon_per_run(3, 1e-5) == epsilon_of(0.5, 300, 1e-5)
-    mixed = epsilon_of_mixed([(0.5, 300), (1.0, 150)], 1e-5)
+    assert of_bits((0.5, 100)).epsilon_per_run(3, 1e-5) == epsilon_of_bits(0.5, 300, 1e-5)
+    mixed = epsilon_of_groups([(0.5, 300), (1.0, 150)], 1e-5)
     assert of_bits((0.5, 100), (1.0, 50)).epsilon_per_run(3, 1e-5) == mixed
     clipped = of_bits((0.5, 10**6), rho=0.2)
-    assert clipped.epsilon_per_run(7, 1e-6) == epsilon_of_zcdp(0.2 * 7, 1e-6)
+    assert clipped.epsilon_per_run(7, 1e-6) == epsilon_of_zcdp(1.4, 1e-6)
     assert of_bits((0.5, 100)).bound(0, 1e-5).epsilon == 0
 
 
 def test_a_ledger_is_charged_the_same_cost() -> None:
     for found in (of_bits((0.5, 100)), of_bits((0.5, 100), rho=0.01), of_bits((math.inf, 3))):
         for delta in (0.0, 1e-5):
-            # A ledger also holds against servers that choose as they go, for half of delta.
-            charged = spending([found.cost.times(3)], 2 * delta).epsilon
+            # The ledger also holds against servers that adapt, which costs half of delta.
+            charged = composed_bound([found.cost.times(3)], 2 * delta, adaptive=True).epsilon
             assert charged <= found.epsilon_per_run(3, delta) * (1 + 1e-12)
             assert charged >= found.epsilon_per_run(3, delta) * (1 - 1e-6)
     unclipped = hb.CPA(5, math.inf, 1.0, clip=1.0).guarantee
     assert unclipped.cost.rho is None
 
 
-def test_nothing_private_costs_infinity() -> None:
+def test_bits_without_privacy_cost_infinity() -> None:
     found = of_bits((math.inf, 10))
     assert math.isinf(found.epsilon_per_message(1e-5))
-    assert "inf per message" in found.line()
+    assert "inf per message" in found.summary()
 
 
-def test_more_bits_than_exact_composition_takes_are_still_bounded() -> None:
+def test_more_bits_than_exact_composition_accepts_are_bounded_by_renyi_orders() -> None:
     found = of_bits((0.01, 10**6)).bound(10**5, 1e-5)
     assert found.method == "Renyi orders"
     assert found.epsilon < 0.01 * 10**11
 
 
-@pytest.mark.parametrize(("per_bit", "bits"), [(0.5, 10), (0.5, 1000), (2.0, 1000),
-                                               (1e-4, 10**6), (0.5, 7850), (5.0, 3)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("per_bit", "bits"), [(0.5, 10), (0.5, 1000), (2.0, 1000), (1e-4, 10**6), (0.5, 7850), (5.0, 3)]
+)
 @pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2])
 def test_renyi_orders_are_never_below_the_exact_bound(
     per_bit: float, bits: int, delta: float
 ) -> None:
-    exact = epsilon_of(per_bit, bits, delta)
+    exact = epsilon_of_bits(per_bit, bits, delta)
     quick = epsilon_of_renyi([(per_bit, bits)], delta)
     assert quick >= exact * (1 - 1e-12)
     assert min(quick, per_bit * bits) <= 1.5 * exact
 
 
-def test_a_display_never_composes_millions_of_bits_exactly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(per_bit: float, bits: int, delta: float) -> float:
-        assert delta == 0 or bits <= module.QUICK_BITS
-        return epsilon_of(per_bit, bits, delta)
+def test_summary_never_composes_millions_of_bits_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    composed = []
 
-    monkeypatch.setattr(module, "epsilon_of", refuse)
-    assert "per message" in repr(hb.CPA(1_234_567, 0.5, 1.0))
+    def record(groups: tuple[tuple[float, int], ...], delta: float) -> float:
+        composed.append(sum(bits for _, bits in groups))
+        return epsilon_of_groups(groups, delta)
+
+    monkeypatch.setattr(accountant, "_cached_exact", record)
+    assert "Renyi orders" in hb.CPA(1_234_567, 0.5, 1.0).guarantee.summary()
+    assert "exact composition" in hb.CPA(200, 0.5, 1.0).guarantee.summary()
+    assert composed == [200, 20_000]
+    assert QUICK_BITS == 20_000
 
 
 def test_k_of_each_stage_and_its_decay() -> None:
     found = Guarantee(((0.5, 20),), 10, 20, 8, points=(4, 8))
-    text = found.anonymity(3)
-    assert "k = 8" in text
-    assert "stages: 2 x 4" in text
-    assert f"{1.111 * 1.551:.3f}"[:4] in text
-    assert "decays over rounds" in of_bits((0.5, 20)).anonymity(3)
+    assert found.anonymity(3) == (
+        "k-anonymity: k = 8 per block and round (stages: 2 x 4) without noise; decays over rounds: "
+        "1.723 of 32 points expected after 3. Does not replace epsilon."
+    )
+    unknown = Guarantee(((0.5, 20),), 10, 20, 8)
+    assert "decays over rounds. Does not" in unknown.anonymity(3)
+    assert "k-anonymity: k = 8 per block and round" in found.summary()
 
 
-def test_rounds_taken_part_in_are_what_counts() -> None:
+def test_k_of_one_is_stated_as_none() -> None:
+    found = hb.CPA(20, 0.5, 1.0).guarantee
+    assert found.anonymity(3) == "k-anonymity: none (k = 1)."
+    assert "k-anonymity: none (k = 1)" in found.summary()
+    assert found.report(3, delta=1e-5).endswith("k-anonymity: none (k = 1).")
+
+
+def test_only_rounds_taken_part_in_count() -> None:
     found = of_bits((0.5, 100))
     assert found.run_bound(30, 1e-5, 3) == found.bound(3, 1e-5)
     assert found.run_bound(30, 1e-5) == found.bound(30, 1e-5)
@@ -151,8 +166,8 @@ def test_rounds_taken_part_in_are_what_counts() -> None:
 
 
 @pytest.mark.parametrize("chance", [0.01, 0.1, 0.5, 0.9])
-def test_a_probability_counts_rounds_beyond_which_only_delta_lies(chance: float) -> None:
-    counted, left, more = rounds_counted(200, 1e-4, chance)
+def test_rounds_beyond_those_counted_have_probability_below_half_of_delta(chance: float) -> None:
+    counted, left, more = participation_bound(200, 1e-4, chance)
     assert left + more == 1e-4
     assert log_tail(counted + 1, 200, chance) <= math.log(5e-5)
     assert log_tail(counted, 200, chance) > math.log(5e-5)
@@ -160,15 +175,17 @@ def test_a_probability_counts_rounds_beyond_which_only_delta_lies(chance: float)
 
 
 @pytest.mark.parametrize("delta", [1e-3, 0.02, 0.2])
-def test_random_participation_keeps_its_promise_exactly(delta: float) -> None:
-    """The true delta of a run, summed over how often the user takes part, at the stated epsilon."""
+def test_random_participation_is_within_delta_exactly(delta: float) -> None:
+    """The true delta of a run at the stated epsilon, summed over the number of rounds."""
     found, rounds, chance = of_bits((1.0, 3)), 12, 0.2
     epsilon = found.run_bound(rounds, delta, chance).epsilon
     true = sum(
-        math.comb(rounds, j) * chance**j * (1 - chance) ** (rounds - j)
-        * (delta_of(1.0, 3 * j, epsilon) if j else 0.0)
+        math.comb(rounds, j)
+        * chance**j
+        * (1 - chance) ** (rounds - j)
+        * (delta_of_bits(1.0, 3 * j, epsilon) if j else 0.0)
         for j in range(rounds + 1)
-    )  # fmt: skip
+    )
     assert true <= delta
     assert epsilon < found.bound(rounds, delta).epsilon
 
@@ -179,8 +196,10 @@ def test_wrong_participation_is_refused(wrong: float) -> None:
         of_bits((0.5, 10)).run_bound(30, 1e-5, wrong)
 
 
-@pytest.mark.parametrize(("rounds", "delta"), [(-1, 1e-5), (1.5, 1e-5), (True, 1e-5), (1, 1.0),
-                                               (1, -0.1), (1, math.nan), (1, "x")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rounds", "delta"),
+    [(-1, 1e-5), (1.5, 1e-5), (True, 1e-5), (1, 1.0), (1, -0.1), (1, math.nan), (1, "x")],
+)
 def test_wrong_rounds_and_deltas_are_refused(rounds: int, delta: float) -> None:
     with pytest.raises(InvalidInput):
         of_bits((0.5, 10)).bound(rounds, delta)
@@ -188,7 +207,13 @@ def test_wrong_rounds_and_deltas_are_refused(rounds: int, delta: float) -> None:
         of_bits((0.5, 10)).report(rounds, delta=delta)
 
 
-def test_nested_mechanisms_tell_k_stage_by_stage() -> None:
+def test_report_of_nested_mechanisms_states_k_of_each_stage() -> None:
     text = hb.NestedCPA(10, 0.5, 1.0, stages=(4, 8)).guarantee.report(3, delta=1e-5)
     assert "stages: 2 x 4" in text
-    assert "points left after 3" in text
+    assert "of 32 points expected after 3" in text
+
+
+def test_sums_of_epsilon_are_exact() -> None:
+    assert of_bits((0.1, 3)).epsilon_per_message() == 0.3
+    assert of_bits((0.1, 1), (0.2, 1)).epsilon_per_run(10) == 3.0
+    assert 0.1 * 3 != 0.3

@@ -1,4 +1,4 @@
-"""The ledger's laws on one process: exact sums, refusals that change nothing, damaged files."""
+"""The ledger in one process: exact sums, limits, refusals that change nothing."""
 
 import math
 from collections.abc import Callable
@@ -10,16 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hushbit.errors import BudgetSpent, InvalidInput
-from hushbit.privacy.composition import epsilon_of, epsilon_of_mixed, epsilon_of_zcdp
-from hushbit.privacy.cost import Cost, Limit, fits, pure_total, spending, zcdp_total
+from hushbit.privacy.accountant import (
+    Cost,
+    Limit,
+    composed_bound,
+    pure_total,
+    within_limit,
+    zcdp_total,
+)
+from hushbit.privacy.composition import epsilon_of_bits, epsilon_of_groups
 from hushbit.privacy.ledger import Ledger
-
-TENTH = Cost(((0.1, 1),))
-
-
-def charge(ledger: Ledger, user: str | int, cost: Cost, times: int = 1) -> None:
-    for number in range(times):
-        ledger.charge(user, number, cost, mechanism="cpa")
+from hushbit.privacy.renyi import epsilon_of_zcdp
+from privacy.ledger_costs import TENTH, charge
 
 
 def test_ten_tenths_are_one_and_the_eleventh_is_refused(ledger: Ledger) -> None:
@@ -55,7 +57,7 @@ COSTS = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(COSTS, min_size=1, max_size=4), st.integers(1, 30), st.randoms())
-def test_spending_depends_on_the_ballots_only(
+def test_bound_depends_on_the_multiset_of_ballots_only(
     costs: list[Cost], times: int, shuffle: object
 ) -> None:
     repeated = [cost for cost in costs for _ in range(times)]
@@ -64,15 +66,15 @@ def test_spending_depends_on_the_ballots_only(
     assert pure_total(repeated) == pure_total(folded)
     assert zcdp_total(repeated) == zcdp_total(folded)
     for delta in (0.0, 1e-6):
-        bound = spending(repeated, delta)
-        assert bound == spending(folded, delta)
+        bound = composed_bound(repeated, delta, adaptive=True)
+        assert bound == composed_bound(folded, delta, adaptive=True)
         assert bound.epsilon <= float(pure_total(folded))
-        assert fits(folded, Limit(bound.epsilon * (1 + 1e-12) + 1e-300, delta))
+        assert within_limit(folded, Limit(bound.epsilon * (1 + 1e-12) + 1e-300, delta))
 
 
 def test_approximate_limit_counts_by_exact_composition(ledger: Ledger) -> None:
     ballot = Cost(((0.01, 1000),))
-    limit = epsilon_of(0.01, 5000, 5e-6)  # half of delta: see spending
+    limit = epsilon_of_bits(0.01, 5000, 5e-6)  # half of delta: see composed_bound
     ledger.set_limit(7, epsilon=limit, delta=1e-5)
     charge(ledger, 7, ballot, 5)
     assert ledger.spent(7).epsilon == limit
@@ -83,23 +85,23 @@ def test_approximate_limit_counts_by_exact_composition(ledger: Ledger) -> None:
     assert len(ledger.entries("7")) == 5
 
 
-def test_claimed_zcdp_is_used_where_it_is_smaller() -> None:
+def test_proven_rho_is_used_where_it_is_smaller() -> None:
     claimed = Cost(((0.5, 7850),), rho=0.125)
-    bound = spending([claimed.times(4)], 1e-5)
+    bound = composed_bound([claimed.times(4)], 1e-5, adaptive=True)
     assert bound.method == "zCDP"
     assert bound.epsilon == epsilon_of_zcdp(0.5, 5e-6)
-    mixed = spending([claimed, Cost(((0.5, 2),))], 1e-5)
+    mixed = composed_bound([claimed, Cost(((0.5, 2),))], 1e-5, adaptive=True)
     assert mixed.epsilon == min(
-        epsilon_of_zcdp(0.125 + 2 * 0.125, 5e-6), epsilon_of_mixed([(0.5, 7852)], 5e-6)
+        epsilon_of_zcdp(0.125 + 2 * 0.125, 5e-6), epsilon_of_groups([(0.5, 7852)], 5e-6)
     )
 
 
 def test_history_longer_than_exact_composition_falls_back_to_zcdp() -> None:
     endless = Cost(((1e-4, 10**10),)).times(10**6)
-    bound = spending([endless], 1e-5)
+    bound = composed_bound([endless], 1e-5, adaptive=True)
     assert bound.method == "zCDP"
-    assert fits([endless], Limit(bound.epsilon, 1e-5))
-    assert not fits([endless], Limit(bound.epsilon / 2, 1e-5))
+    assert within_limit([endless], Limit(bound.epsilon, 1e-5))
+    assert not within_limit([endless], Limit(bound.epsilon / 2, 1e-5))
 
 
 def test_infinite_costs_and_limits(ledger: Ledger) -> None:
@@ -171,10 +173,11 @@ def test_bad_arguments_are_refused_and_change_nothing(ledger: Ledger) -> None:
         lambda: Ledger.open("a\0b"),
         lambda: Ledger.open(ledger.path, wait_seconds=-1.0),
         lambda: Cost(()),
+        lambda: Cost(0.5),  # type: ignore[arg-type]
         lambda: Cost(((0.5,),)),  # type: ignore[arg-type]
         lambda: Cost(((0.5, 0),)),
         lambda: Cost(((0.5, 1),), rho=-1.0),
-        lambda: Cost(((0.5, 1),), copies=0),
+        lambda: Cost(((0.5, 1),), ballots=0),
         lambda: Cost.from_text("[]", 1),
     ]
     for call in calls:

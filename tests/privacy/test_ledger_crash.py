@@ -1,4 +1,4 @@
-"""The ledger against kills, races, full disks and files that may not be written."""
+"""The ledger with killed and concurrent processes, full disks and read-only files."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hushbit.privacy.cost import Cost
+from hushbit.privacy.accountant import Cost
 from hushbit.privacy.ledger import Ledger
 
 WORKER = Path(__file__).with_name("ledger_worker.py")
@@ -39,7 +39,7 @@ def assert_never_undercounts(path: Path, kills: int) -> None:
 
 @pytest.fixture
 def memory_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one, so that more charges happen between two kills."""
+    """A folder in memory if possible, so that more charges happen between two kills."""
     shared = Path("/dev/shm")
     if not os.access(shared, os.W_OK):
         yield tmp_path
@@ -78,7 +78,7 @@ def test_full_disk_refuses_the_charge(memory_folder: Path) -> None:
     assert len(ledger.entries("ann")) == result["accepted"] + 1
 
 
-def test_file_without_right_to_write_refuses_the_charge() -> None:
+def test_read_only_file_refuses_the_charge() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         try:

@@ -1,4 +1,4 @@
-"""Ledgers on a disk: what is no ledger, damaged, gone or held by another is refused."""
+"""Ledger files: damaged, removed, locked and foreign files are refused."""
 
 import sqlite3
 from pathlib import Path
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from hushbit.errors import BudgetSpent, DamagedFile, InvalidInput
-from hushbit.privacy.cost import Cost
+from hushbit.privacy.accountant import Cost
 from hushbit.privacy.ledger import Ledger
-from privacy.test_ledger import TENTH, charge
+from privacy.ledger_costs import TENTH, charge
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_entries_cannot_be_changed(ledger: Ledger, attack: str) -> None:
     assert len(ledger.entries("ann")) == 2
 
 
-def test_files_that_are_no_ledgers_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_ledgers_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("not a database, but long enough to look like one " * 100)
     empty = tmp_path / "empty"
@@ -72,7 +72,7 @@ def test_newer_versions_and_damaged_pages_are_refused(ledger: Ledger) -> None:
         charge(ledger, "ann", TENTH)
 
 
-def test_a_removed_file_is_noticed(ledger: Ledger) -> None:
+def test_removed_file_is_detected(ledger: Ledger) -> None:
     ledger.set_limit("ann", epsilon=100.0, delta=0.0)
     ledger.path.unlink()
     with pytest.raises(DamagedFile):
@@ -80,7 +80,7 @@ def test_a_removed_file_is_noticed(ledger: Ledger) -> None:
     assert not ledger.path.exists()
 
 
-def test_unreadable_lines_are_reported(ledger: Ledger) -> None:
+def test_unreadable_rows_are_refused(ledger: Ledger) -> None:
     connection = sqlite3.connect(ledger.path)
     connection.execute("INSERT INTO entries VALUES (1, 'ann', 0, 'cpa', '{}', 1, x'00')")
     connection.execute("INSERT INTO limits VALUES (1, 'bob', 'much', '0')")
@@ -92,7 +92,7 @@ def test_unreadable_lines_are_reported(ledger: Ledger) -> None:
         ledger.limit("bob")
 
 
-def test_a_writer_that_waits_too_long_is_refused(ledger: Ledger) -> None:
+def test_writer_that_waits_too_long_is_refused(ledger: Ledger) -> None:
     ledger.set_limit("ann", epsilon=100.0, delta=0.0)
     other = sqlite3.connect(ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -104,7 +104,7 @@ def test_a_writer_that_waits_too_long_is_refused(ledger: Ledger) -> None:
 
 
 def test_no_flipped_bit_on_the_disk_lets_a_user_overspend(tmp_path: Path) -> None:
-    """Whatever bit flips, the ledger refuses or still knows all that was charged."""
+    """After any single bit flip the ledger refuses the file or still counts all charges."""
     path = tmp_path / "ledger"
     ledger = Ledger.open(path)
     ledger.set_limit("alice", epsilon=75.0, delta=0.0)

@@ -1,4 +1,4 @@
-"""docs/privacy.md: its examples run, its tables are what the code computes."""
+"""docs/privacy.md: the examples run, and the tables equal what the code computes."""
 
 import doctest
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import hushbit as hb
-from hushbit.lab.inversion import invert
-from hushbit.privacy.anonymity import k_per_block, survivors
-from hushbit.privacy.planning import plan
+from hushbit.lab.attacks.inversion import invert
+from hushbit.privacy.guarantee import expected_candidates, k_per_block
+from hushbit.tuning.plan import plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 
@@ -53,7 +53,7 @@ def test_budgets() -> None:
 def test_survivors() -> None:
     for row in table("survivors"):
         points = int(row[0])
-        left = [f"{survivors(points, rounds):.3f}" for rounds in (1, 2, 5)]
+        left = [f"{expected_candidates(points, rounds):.3f}" for rounds in (1, 2, 5)]
         assert row[1:] == [str(k_per_block(points)), *left]
 
 

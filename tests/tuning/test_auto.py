@@ -1,4 +1,4 @@
-"""CPA without knobs: what it guarantees, how it follows updates, and that it resumes to the bit."""
+"""AutoCPA: its guarantee, how it adapts to the updates, and exact resumption."""
 
 import math
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import hushbit as hb
-from hushbit.describe import mechanism_from_description
 from hushbit.errors import InvalidInput
-from hushbit.fl.rounds import start
-from hushbit.fl.settings import Settings
-from hushbit.fl.setup import prepare
-from hushbit.lab.runs import run
-from hushbit.tuning.auto import RISE, AutoCPA, tuned, tuning_state
-from hushbit.tuning.norm_vote import NormVote
+from hushbit.lab.sim.rounds import initial_state
+from hushbit.lab.sim.run import run
+from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.setup import build_setup
+from hushbit.registry import mechanism_from_description
+from hushbit.tuning.auto import MAX_GROWTH, AutoCPA
+from hushbit.wrappers import NormVote
 
 DIM = 512
 
@@ -26,10 +26,10 @@ def one_round(mechanism, vectors, number):
     return tally
 
 
-def followed(mechanism, vectors, rounds):
+def after_rounds(mechanism, vectors, rounds):
     for number in range(rounds):
         tally = one_round(mechanism, vectors, number)
-        last, mechanism = mechanism, mechanism.after(tally)
+        last, mechanism = mechanism, mechanism.next_round(tally)
     return last, tally, mechanism
 
 
@@ -40,35 +40,35 @@ def some_users(users, norm, seed=0):
 
 
 @pytest.mark.parametrize("norm", [1e-3, 1.0, 200.0])
-def test_points_follow_the_updates(norm):
+def test_points_adapt_to_the_norm_of_updates(norm):
     vectors = some_users(600, norm)
-    last, tally, after = followed(hb.CPA.auto(DIM, 600, epsilon_per_bit=1.0), vectors, 25)
-    assert 0.6 < last.level / norm < 1.6
+    last, tally, after = after_rounds(hb.AutoCPA(DIM, 600, epsilon_per_bit=1.0), vectors, 25)
+    assert 0.6 < last.inner.level / norm < 1.6
     estimate, truth = last.estimate(tally), vectors.mean(axis=0)
     assert not estimate.unbiased
     error = np.mean((estimate.mean - truth) ** 2)
     assert error < 0.5 * np.mean(truth**2)
-    # Half of every vector's power is common to all users: the tally alone tells.
+    # Half of the power of every vector is common to all users, as the tally shows.
     assert after.signal == pytest.approx(0.5, abs=0.2)
 
 
-def test_points_do_not_leap_with_the_updates_once_found():
-    """Gradients that explode must not take the steps along; what fell may come back at once."""
+def test_points_grow_slowly_after_convergence():
+    """Points grow slowly with exploding gradients, and return quickly after a decrease."""
     vectors = some_users(200, 1.0)
-    _, _, settled = followed(hb.CPA.auto(DIM, 200, epsilon_per_bit=1.0), vectors, 20)
-    assert settled.ceiling < 2
-    before = settled
+    _, _, converged = after_rounds(hb.AutoCPA(DIM, 200, epsilon_per_bit=1.0), vectors, 20)
+    assert converged.norm_ceiling < 2
+    before = converged
     for number in range(20, 24):
         tally = one_round(before, 1000 * vectors, number)
-        after = before.after(tally)
-        assert after.norm <= before.norm * RISE * (1 + 1e-12)
-        # Points a thousand times too near give a step of their own size, not of the updates'.
+        after = before.next_round(tally)
+        assert after.norm <= before.norm * MAX_GROWTH * (1 + 1e-12)
+        # Points that are a thousand times too small limit the size of the step.
         assert np.linalg.norm(before.estimate(tally).mean) < 20 * before.norm
         before = after
     assert after.belief.quantile(0.5) > 2
-    _, _, small = followed(settled, vectors / 4, 8)
+    _, _, small = after_rounds(converged, vectors / 4, 8)
     assert small.norm < 0.5
-    _, _, back = followed(small, vectors, 8)
+    _, _, back = after_rounds(small, vectors, 8)
     assert back.norm > 0.65
 
 
@@ -83,8 +83,8 @@ def test_points_do_not_leap_with_the_updates_once_found():
         ({"epsilon_per_bit": math.inf}, math.inf, DIM + 1),
     ],
 )
-def test_the_guarantee_counts_every_bit_in_every_round(options, pure, bits):
-    mechanism = hb.CPA.auto(DIM, 50, **options)
+def test_the_guarantee_includes_every_bit_in_every_round(options, pure, bits):
+    mechanism = hb.AutoCPA(DIM, 50, **options)
     vectors = some_users(50, 5.0)
     for number in range(3):
         guarantee = mechanism.guarantee
@@ -93,19 +93,19 @@ def test_the_guarantee_counts_every_bit_in_every_round(options, pure, bits):
         assert guarantee.message_bits == mechanism.payload_bits
         assert bits is None or mechanism.payload_bits == bits
         assert guarantee.k_anonymity >= options.get("k", 1)
-        mechanism = mechanism.after(one_round(mechanism, vectors, number))
+        mechanism = mechanism.next_round(one_round(mechanism, vectors, number))
 
 
 def test_an_approximate_budget_covers_bits_and_vote():
-    mechanism = hb.CPA.auto(DIM, 50, epsilon_per_message=4.0, delta=1e-5)
-    mechanism = mechanism.after(one_round(mechanism, some_users(50, 5.0), 0))
+    mechanism = hb.AutoCPA(DIM, 50, epsilon_per_message=4.0, delta=1e-5)
+    mechanism = mechanism.next_round(one_round(mechanism, some_users(50, 5.0), 0))
     spent = mechanism.guarantee.epsilon_per_message(1e-5)
     assert 3.95 < spent <= 4.0
-    assert mechanism.inner.guarantee.epsilon_per_message(1e-5) < spent
+    assert mechanism.inner.inner.guarantee.epsilon_per_message(1e-5) < spent
 
 
-def test_a_client_needs_the_description_only():
-    mechanism = hb.CPA.auto(DIM, 50, epsilon_per_bit=0.5)
+def test_a_client_can_encode_with_the_description_alone():
+    mechanism = hb.AutoCPA(DIM, 50, epsilon_per_bit=0.5)
     client = mechanism_from_description(mechanism.description)
     assert type(client) is NormVote
     key = hb.RoundKey(bytes(32), 0)
@@ -114,24 +114,24 @@ def test_a_client_needs_the_description_only():
     assert mechanism.estimate(tally).count == 1
 
 
-def test_state_brings_a_mechanism_back_to_the_bit():
+def test_with_state_restores_a_mechanism_exactly():
     vectors = some_users(40, 3.0)
-    _, _, later = followed(hb.CPA.auto(DIM, 40, epsilon_per_bit=0.5), vectors, 4)
-    again = hb.CPA.auto(DIM, 40, epsilon_per_bit=0.5).resumed(later.state)
+    _, _, later = after_rounds(hb.AutoCPA(DIM, 40, epsilon_per_bit=0.5), vectors, 4)
+    again = hb.AutoCPA(DIM, 40, epsilon_per_bit=0.5).with_state(later.state)
     assert again.fingerprint == later.fingerprint
-    assert again.choice == later.choice
-    next_ones = [m.after(one_round(m, vectors, 9)) for m in (later, again)]
+    assert again.point_scale == later.point_scale
+    next_ones = [m.next_round(one_round(m, vectors, 9)) for m in (later, again)]
     assert next_ones[0].state["belief"].tobytes() == next_ones[1].state["belief"].tobytes()
     assert next_ones[0].fingerprint == next_ones[1].fingerprint
 
 
 def test_other_mechanisms_have_no_state():
     plain = hb.CPA(DIM, 0.5, 0.1)
-    assert tuning_state(plain) == {}
-    assert tuned(plain, {}) is plain
+    assert plain.state == {}
+    assert plain.with_state({}) is plain
 
 
-def test_a_run_resumes_to_the_bit(tmp_path):
+def test_a_resumed_run_has_the_same_bits(tmp_path):
     options = {"mechanism": "cpa-auto", "epsilon_per_bit": 1.0, "users": 30, "seed": 2}
     whole = run(Settings(**options, rounds=6), tmp_path / "whole")
     stopped = tmp_path / "stopped"
@@ -152,7 +152,7 @@ def test_a_run_resumes_to_the_bit(tmp_path):
     ]
     assert plain[0] == plain[1]
     kept = [np.load(folder / "checkpoint.npz") for folder in (tmp_path / "whole", stopped)]
-    first = start(prepare(Settings(**options, rounds=6))).tuning["belief"]
+    first = initial_state(build_setup(Settings(**options, rounds=6))).tuning["belief"]
     assert kept[0]["tuning belief"].shape == first.shape
     assert not np.array_equal(kept[0]["tuning belief"], first)
     assert all(kept[0][name].tobytes() == kept[1][name].tobytes() for name in kept[0].files)
@@ -160,9 +160,15 @@ def test_a_run_resumes_to_the_bit(tmp_path):
 
 
 def test_runs_by_message_and_by_bit():
-    made = run(Settings(
-        mechanism="cpa-auto", epsilon_per_message=8.0, message_delta=0.0, users=20, rounds=1,
-    ))  # fmt: skip
+    made = run(
+        Settings(
+            mechanism="cpa-auto",
+            epsilon_per_message=8.0,
+            message_delta=0.0,
+            users=20,
+            rounds=1,
+        )
+    )
     assert made["epsilon_per_message"] == pytest.approx(8.0)
     with pytest.raises(InvalidInput, match="epsilon"):
         run(Settings(mechanism="cpa-auto", users=20, rounds=1))
@@ -187,20 +193,23 @@ def test_runs_by_message_and_by_bit():
         {"epsilon_per_bit": 0.5, "first_norm": 1e60},
     ],
 )
-def test_wrong_wishes_are_refused(options):
+def test_invalid_requirements_are_refused(options):
     with pytest.raises(InvalidInput):
-        hb.CPA.auto(DIM, 50, **options)
+        hb.AutoCPA(DIM, 50, **options)
 
 
 def test_wrong_states_are_refused():
-    mechanism = hb.CPA.auto(DIM, 50, epsilon_per_bit=0.5)
-    for state in ({}, {"belief": np.ones(3), "signal": np.ones(1)},
-                  {**mechanism.state, "signal": np.array([np.nan])},
-                  {**mechanism.state, "ceiling": np.zeros(1)},
-                  {**mechanism.state, "ceiling": np.array([np.nan])},
-                  {**mechanism.state, "signal": np.ones(2)}):  # fmt: skip
+    mechanism = hb.AutoCPA(DIM, 50, epsilon_per_bit=0.5)
+    for state in (
+        {},
+        {"belief": np.ones(3), "signal": np.ones(1)},
+        {**mechanism.state, "signal": np.array([np.nan])},
+        {**mechanism.state, "ceiling": np.zeros(1)},
+        {**mechanism.state, "ceiling": np.array([np.nan])},
+        {**mechanism.state, "signal": np.ones(2)},
+    ):
         with pytest.raises(InvalidInput):
-            mechanism.resumed(state)
+            mechanism.with_state(state)
     with pytest.raises(InvalidInput):
-        mechanism.after(mechanism.tally(hb.RoundKey(bytes(32), 0)))
+        mechanism.next_round(mechanism.tally(hb.RoundKey(bytes(32), 0)))
     assert isinstance(mechanism, AutoCPA)

@@ -1,4 +1,4 @@
-"""The predicted error, against integrals and against what mechanisms really do."""
+"""The predicted error, compared with integrals and with the error of a mechanism."""
 
 import math
 
@@ -8,7 +8,7 @@ from scipy import integrate, stats
 
 import hushbit as hb
 from hushbit.errors import InvalidInput
-from hushbit.tuning.ratio import RATIOS, SIZE_SPREAD, best_ratio, predicted
+from hushbit.tuning.auto import RATIOS, SIZE_SPREAD, best_ratio, predict_error
 
 NOISE = 1 / math.tanh(0.25) ** 2
 
@@ -23,42 +23,45 @@ def kept(ratio, size):
     """E[x clip(x)] / E[x²] of a Gaussian of this size, by integration."""
     product = integrate.quad(
         lambda x: x * np.clip(x, -ratio, ratio) * stats.norm.pdf(x, scale=size),
-        -12 * size, 12 * size, points=[-ratio, ratio], limit=200,
-    )[0]  # fmt: skip
+        -12 * size,
+        12 * size,
+        points=[-ratio, ratio],
+        limit=200,
+    )[0]
     return product / size**2
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.2, 4.0])
-def test_gain_and_error_are_the_integrals(ratio):
-    found = predicted(ratio, 50, NOISE, 0.2)
+def test_gain_and_error_equal_the_integrals(ratio):
+    found = predict_error(ratio, 50, NOISE, 0.2)
     size = over_sizes(lambda t: t)
     gain = size / over_sizes(lambda t: t * kept(ratio, t))
-    uneven = over_sizes(lambda t: t * (gain * kept(ratio, t) - 1) ** 2) / size
+    size_bias = over_sizes(lambda t: t * (gain * kept(ratio, t) - 1) ** 2) / size
     assert found.gain == pytest.approx(gain, rel=1e-4)
-    wanted = gain**2 * ratio**2 * NOISE / 50 + 0.2 * uneven
+    wanted = gain**2 * ratio**2 * NOISE / 50 + 0.2 * size_bias
     assert found.error == pytest.approx(wanted, rel=1e-3)
 
 
-def test_a_clip_of_the_norm_keeps_what_it_keeps():
-    found = predicted(1.5, 50, NOISE, 0.2, clips="norm")
+def test_the_gain_of_a_norm_clip_is_the_integral():
+    found = predict_error(1.5, 50, NOISE, 0.2, clip_kind="norm")
     gain = over_sizes(lambda t: t) / over_sizes(lambda t: t * min(1, 1.5 / t))
     assert found.gain == pytest.approx(gain, rel=5e-3)
 
 
-def test_the_choice_is_the_least_and_grows_with_users():
+def test_best_ratio_minimizes_the_error_and_grows_with_users():
     ratios = []
     for users in (10, 1000, 10**5, 10**7):
-        choice = best_ratio(users, NOISE, 0.3)
-        errors = [predicted(float(r), users, NOISE, 0.3).error for r in RATIOS]
-        assert choice.error == min(errors)
-        ratios.append(choice.ratio)
+        best = best_ratio(users, NOISE, 0.3)
+        errors = [predict_error(float(r), users, NOISE, 0.3).error for r in RATIOS]
+        assert best.error == min(errors)
+        ratios.append(best.ratio)
     assert ratios == sorted(ratios)
     assert ratios[0] == RATIOS[0]
     assert ratios[-1] > 2
     assert best_ratio(1000, NOISE, 0.0).ratio == RATIOS[0]
 
 
-def test_noise_is_what_a_mechanism_has():
+def test_the_noise_of_a_mechanism_is_as_predicted():
     """Equal users of Gaussian entries: the decoded mean's error is the predicted first term."""
     rng, users, dim, ratio = np.random.default_rng(1), 60, 4096, 0.8
     mechanism = hb.Rotated(hb.CPA(dim, 0.5, ratio))
@@ -69,15 +72,22 @@ def test_noise_is_what_a_mechanism_has():
     tally.add_many(mechanism.encode_many(vectors, key.users(np.arange(users)), hb.SeededCoins(1)))
     error = mechanism.estimate(tally).mean - vectors.mean(axis=0)
     wanted = ratio**2 * NOISE / users
-    # Relative error of a variance from 4096 entries is 2.2 %; the clip's own part is below 3 %.
+    # Relative error of a variance from 4096 entries is 2.2 %; the clip adds less than 3 %.
     assert np.mean(error**2) == pytest.approx(wanted, rel=0.12)
 
 
 @pytest.mark.parametrize(
     "arguments",
-    [(0.0, 10, 1.0, 0.1), (1.0, 0, 1.0, 0.1), (1.0, 10, 0.0, 0.1), (1.0, 10, 1.0, -0.1),
-     (math.nan, 10, 1.0, 0.1), (1.0, 10, 1.0, math.nan), (1.0, 10, 1.0, 0.1, "weights")],
-)  # fmt: skip
-def test_nonsense_is_refused(arguments):
+    [
+        (0.0, 10, 1.0, 0.1),
+        (1.0, 0, 1.0, 0.1),
+        (1.0, 10, 0.0, 0.1),
+        (1.0, 10, 1.0, -0.1),
+        (math.nan, 10, 1.0, 0.1),
+        (1.0, 10, 1.0, math.nan),
+        (1.0, 10, 1.0, 0.1, "weights"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments):
     with pytest.raises(InvalidInput):
-        predicted(*arguments)
+        predict_error(*arguments)

@@ -1,4 +1,4 @@
-"""The client: ordinary Flower code, and a mod that lets only private bits out."""
+"""The client: Flower code with a mod that sends private ballots instead of models."""
 
 import math
 import os
@@ -7,24 +7,24 @@ from pathlib import Path
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hushbit.flower import HushbitMod, Policy, RequestRefused, node_policy
-from hushbit.flower.policy import POLICY_KEY
+from hushbit.flower.client import HushbitMod
+from hushbit.flower.policy import POLICY_KEY, Policy, RequestRefused, node_policy
 from hushbitexample.task import Net, load_part, train
 
 RATE = 0.3
 
 
 def my_policy(context: Context) -> Policy:
-    """The policy that this node's operator names; a simulated user has one of its own.
+    """The policy file of the node, or the policy below for simulated users.
 
-    A node with a policy keeps to it, whatever the run's configuration says. `ledgers` is the
-    folder of a simulation's ledgers: from the run's configuration, else from HUSHBIT_LEDGERS.
+    A node with a policy file uses it, for any configuration of the run. `ledgers` is the folder of
+    the ledgers in a simulation: from the configuration of the run, else from HUSHBIT_LEDGERS.
     """
     ledgers = str(context.run_config.get("ledgers") or os.environ.get("HUSHBIT_LEDGERS") or "")
     if POLICY_KEY in context.node_config or not ledgers:
         return node_policy(context)
-    if not Path(ledgers).is_absolute():  # the client's working folder is not that of `flwr run`
-        raise RequestRefused(f"ledgers is {ledgers!r}; name the folder by its whole path")
+    if not Path(ledgers).is_absolute():  # `flwr run` has another working folder than the client
+        raise RequestRefused(f"ledgers must be an absolute path; got {ledgers!r}")
     Path(ledgers).mkdir(parents=True, exist_ok=True)
     return Policy(
         epsilon_per_bit=2.0,

@@ -1,4 +1,4 @@
-"""The server: ordinary Flower code, with a strategy that counts private bits."""
+"""The server: Flower code with a strategy that decodes private ballots."""
 
 import secrets
 from pathlib import Path
@@ -8,14 +8,15 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from hushbit.flower import HushbitStrategy, load_secret
+from hushbit.flower.strategy import HushbitStrategy
+from hushbit.wire.keys import load_secret
 from hushbitexample.task import Net, load_test, test
 
 app = ServerApp()
 
 
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """Accuracy of the model on the server's own samples."""
+    """Accuracy and loss of the model on the test samples of the server."""
     net = Net()
     net.load_state_dict(arrays.to_torch_state_dict())
     accuracy, loss = test(net, *load_test())

@@ -1,4 +1,4 @@
-"""The model, the data and plain local training; nothing here knows of hushbit."""
+"""Model, data and local training in plain PyTorch, without hushbit."""
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ class Net(nn.Module):
 
 
 def _digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """All digits in one fixed random order; scikit-learn brings them along, no download."""
+    """All digits in one fixed random order; they are part of scikit-learn."""
     bunch = load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
     images = torch.tensor(bunch.data[order] / 8.0 - 1.0, dtype=torch.float32)
@@ -42,7 +42,7 @@ def load_test() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(net: nn.Module, images: torch.Tensor, labels: torch.Tensor, rate: float) -> float:
-    """One pass of gradient descent; the mean loss."""
+    """One step of gradient descent; returns the mean loss."""
     optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     loss = F.cross_entropy(net(images), labels)
     loss.backward()

@@ -1,59 +1,58 @@
-"""Federated averaging without compression and without privacy: the yardstick."""
+"""Federated averaging without compression and without privacy."""
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.baselines.entries import Baseline
-from hushbit.baselines.wire import FloatWire
-from hushbit.checks import whole
-from hushbit.decode import Estimate, check_counted
-from hushbit.keys import UserKeys
+from hushbit.baselines.entry_mechanism import FloatCodec, SumMechanism
+from hushbit.checks import check_int
+from hushbit.mechanism import Bytes, Updates, Words
 from hushbit.privacy.guarantee import Guarantee
-from hushbit.tally import Counters, Tally
+from hushbit.tally.estimate import Estimate
+from hushbit.tally.tally import Counters
+from hushbit.wire.ballot import Ballots
+from hushbit.wire.keys import RoundKey
 
 
-class FedAvg(Baseline):
-    """The plain mean of the updates, 32-bit floats on the wire, epsilon infinite.
+@dataclass(frozen=True, eq=False, repr=False)
+class FedAvg(SumMechanism):
+    """The mean of updates that are sent as 32-bit floats; epsilon is infinite.
 
     >>> FedAvg(dim=10).guarantee.epsilon_per_message()
     inf
     """
 
-    def __init__(self, dim: int) -> None:
-        self.dim = whole("dim", dim, 1)
-        self.wire: FloatWire = FloatWire(self.dim)
+    name: ClassVar[str] = "fedavg"
+    sends_updates: ClassVar[bool] = True
 
-    @property
-    def description(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {"mechanism": "FedAvg", "dim": self.dim}
+    dim: int
+
+    def __post_init__(self) -> None:
+        self._set(dim=check_int("dim", self.dim, 1))
+
+    @cached_property
+    def codec(self) -> FloatCodec:
+        """32-bit floats."""
+        return FloatCodec(self.dim)
 
     @property
     def guarantee(self) -> Guarantee:
-        """None."""
-        return self.promise(math.inf, self.dim, note="the update itself is sent")
+        """Epsilon is infinite."""
+        return self.pure_guarantee(math.inf, self.dim, note="the update itself is sent")
 
-    def cast_one(
-        self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],
-        row: NDArray[np.uint8],
-    ) -> int:  # fmt: skip
-        """The update as 32-bit floats."""
-        self.wire.write(update, row)
+    def encode_user(self, update: Updates, key: Words, coin: Words, row: Bytes) -> int:
+        """Write the update as 32-bit floats."""
+        self.codec.write(update, row)
         return 0
 
-    def empty_counters(self, histogram: bool) -> Counters:
-        """Exact sums in fixed point."""
-        return {"sum": self.wire.empty()}
+    def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
+        """The sum divided by the count; the only error is the rounding to 32-bit floats."""
+        mean = self.codec.total(counters["sum"]) / count
+        return Estimate(mean, np.zeros(self.dim), count, unbiased=True)
 
-    def absorb(self, counters: Counters, payload: NDArray[np.uint8], keys: UserKeys) -> None:
-        """Add the floats up."""
-        self.wire.add(counters["sum"], payload)
-
-    def estimate(self, tally: Tally) -> Estimate:
-        """Sum over count; nothing but the rounding to 32 bits is added."""
-        check_counted(tally, self)
-        mean = self.wire.total(tally.counters["sum"]) / tally.count
-        return Estimate(mean, np.zeros(self.dim), tally.count, unbiased=True)
+    def plain_updates(self, ballots: Ballots) -> Updates:
+        """The floats of the payload."""
+        return ballots.payload.view("<f4")

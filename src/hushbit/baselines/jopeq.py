@@ -1,163 +1,321 @@
 """JoPEQ: privacy noise, then quantization with subtractive dither (Lang et al. 2023).
 
-The noise that would make noise plus cell exactly Laplace (or t) does not exist: its
-characteristic function would have poles. So there are three modes:
+Each entry gets Laplace noise n from private coins and a dither d from the shared key, and is
+quantized to one of N levels:
 
-    honest   full noise for epsilon, the cell's error on top
-    moment   as published: noise whose variance, with the cell's, is that of Laplace(2 / epsilon);
-             the true level is higher and is what the guarantee states
-    layered  exact Laplace error, but private only towards those who lack the shared key
+    y = z + n,  k = clip(floor((y + d) / Delta + N/2), 0, N-1),  zhat = (k - (N-1)/2) Delta - d
+
+with z = clip(h / scale, -1, 1), Delta = 2 gamma / N, d uniform on a cell, n = Lap(0, b'). No
+distribution of n makes the sum of noise and quantization error exactly Laplace: its characteristic
+function would have poles. There are two modes, with b = 2 / epsilon:
+
+    honest   b' = b: full noise for epsilon, to which the quantization error is added
+    moment   b'² = b² - Delta²/24, as published: noise and quantization error together have the
+             variance 2 b² of Lap(0, b)
+
+The server knows d, so the true epsilon is 2 / b'. In moment mode it is larger than `epsilon`; the
+guarantee states the true one.
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.baselines.entries import PRESETS, Baseline, Wire, plain
-from hushbit.baselines.jopeq_hexagonal import HexagonalCode
-from hushbit.baselines.jopeq_layered import LayeredCode
-from hushbit.baselines.jopeq_scalar import ScalarCode
-from hushbit.checks import choice, positive, real, whole
-from hushbit.decode import Estimate, check_counted
+from hushbit.baselines.entry_mechanism import PRESETS, EntryMechanism, SymbolCodec
+from hushbit.baselines.laplace import GRID, NOISE_TAG, GridNoise, add_grid_noise
+from hushbit.checks import Ints, check_choice, check_float, check_int, check_positive
 from hushbit.errors import InvalidInput
-from hushbit.keys import UserKeys
+from hushbit.kernels import njit
+from hushbit.kernels.chacha import keystream
+from hushbit.kernels.encode import DITHER_TAG
+from hushbit.kernels.threads import parallel_for
+from hushbit.mechanism import Bytes, Updates, Words
 from hushbit.privacy.guarantee import Guarantee
-from hushbit.tally import Counters, Tally
+from hushbit.tally.estimate import Estimate
+from hushbit.tally.tally import Counters
+from hushbit.wire.keys import RoundKey, UserKeys
 
-MODES = ("honest", "moment", "layered")
-LATTICES = ("Z", "A2")
-OVERLOAD = 0.01
-LEVELS = 4
-MOST_LEVELS = 2**16
-LEAST_EPSILON, LARGEST_EPSILON = 2e-4, 100.0
+MODES = ("honest", "moment")
+LATTICES = ("Z",)
+DEFAULT_OVERLOAD = 0.01
+DEFAULT_LEVELS = 4
+MAX_LEVELS = 2**16
+MIN_EPSILON, MAX_EPSILON = 2e-4, 100.0
+TILE = 1024
+WORD_UNIT = 2.0**-32
 
 
-class JoPEQ(Baseline):
-    """Noisy, quantized entries (or pairs), with a shared dither that the server takes off again.
+def remaining_noise(total: float, share: float, reach: float) -> float:
+    """The root s > 0 of s² = total² - share (1 + reach s)²: the noise scale in moment mode.
+
+    The width of a cell, and so the quantization error, may grow with s.
+
+    >>> remaining_noise(5.0, 16.0, 0.0)
+    3.0
+    """
+    a, b, c = 1 + share * reach**2, 2 * share * reach, share - total**2
+    if c >= 0:
+        raise InvalidInput(
+            "mode 'moment' leaves no variance for the noise, because the cells are too large: use "
+            "more levels, a smaller gamma or a smaller epsilon_per_entry"
+        )
+    return (-b + math.sqrt(b * b - 4 * a * c)) / (2 * a)
+
+
+@njit
+def dithered_levels(
+    steps: Ints,
+    factor: float,
+    dither: Words,
+    levels: int,
+    symbols: Words,
+) -> int:
+    """The level of each noisy entry; returns the number of entries beyond the outermost cells."""
+    overloaded = 0
+    for i in range(steps.size):
+        shift = (np.float64(dither[i]) + 0.5) * WORD_UNIT - 0.5 + 0.5 * levels
+        level = np.floor(np.float64(steps[i]) * factor + shift)
+        inside = min(max(level, 0.0), levels - 1.0)
+        overloaded += int(level != inside)
+        symbols[i] = np.uint32(inside)
+    return overloaded
+
+
+@njit
+def add_dither(keys: Words, tag: int, first: int, last: int, sums: Ints) -> None:
+    """sums += the dither words of all users, tiles first … last-1."""
+    words = np.empty(TILE, np.uint32)
+    for tile in range(first, last):
+        part = sums[tile * TILE : (tile + 1) * TILE]
+        for user in range(keys.shape[0]):
+            keystream(keys[user], tag, 0, 0, tile * (TILE // 16), words)
+            for i in range(part.size):
+                part[i] += np.int64(words[i])
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarCode:
+    """Noise and cells of the scalar quantizer with N levels.
+
+    gamma_given is None where gamma follows from the probability of overload.
+    """
+
+    epsilon: float
+    scale: float
+    levels: int
+    moment: bool
+    gamma_given: float | None
+    overload: float
+
+    @property
+    def laplace(self) -> float:
+        """b = 2 / epsilon."""
+        return 2 / self.epsilon
+
+    @cached_property
+    def noise_scale(self) -> float:
+        """b', the Laplace scale of the noise."""
+        if not self.moment or math.isinf(self.epsilon):
+            return self.laplace
+        if self.gamma_given is not None:
+            return remaining_noise(
+                self.laplace, (2 * self.gamma_given / self.levels) ** 2 / 24, 0.0
+            )
+        cell = 2 / (self.levels - 1)
+        return remaining_noise(self.laplace, cell**2 / 24, math.log(1 / self.overload))
+
+    @cached_property
+    def gamma(self) -> float:
+        """The outer edge of the outermost cell; by default 1 + Delta/2 + b' ln(1/overload)."""
+        if self.gamma_given is not None:
+            return self.gamma_given
+        reach = 1 + self.noise_scale * math.log(1 / self.overload)
+        return reach / (1 - 1 / self.levels)
+
+    @property
+    def cell(self) -> float:
+        """Delta = 2 gamma / N."""
+        return 2 * self.gamma / self.levels
+
+    @cached_property
+    def true_epsilon(self) -> float:
+        """2 / b', the epsilon against a server that knows the dither."""
+        return math.inf if self.noise_scale == 0 else 2 / self.noise_scale
+
+    @cached_property
+    def noise(self) -> GridNoise:
+        """The noise on the public grid."""
+        return GridNoise(self.true_epsilon, 2 * GRID)
+
+    @property
+    def variance(self) -> float:
+        """2 b'² + Delta²/12 without overload, in units of the update."""
+        return (2 * self.noise_scale**2 + self.cell**2 / 12) * self.scale**2
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JoPEQ(EntryMechanism):
+    """Noisy entries, quantized with a shared dither that the server subtracts.
 
     dim                entries of an update
-    epsilon_per_entry  level of one entry (of one pair for lattice "A2") that the noise aims at;
-                       `guarantee` states the true one
-    scale              entries (pairs) are clipped to [-scale, scale] (to a disc of that radius)
-    levels             N, points of the quantizer (default 4); the rate is log2 N bits
-    mode               "honest", "moment" or "layered"
-    lattice            "Z", or "A2" for pairs
-    gamma              reach of the quantizer in units of `scale`; by default so wide that noise
-                       leads beyond it with probability `overload` (default 0.01) at most
+    epsilon_per_entry  nominal epsilon of one entry; `guarantee` states the true one
+    scale              entries are clipped to [-scale, scale]
+    levels             N, levels of the quantizer (default 4); an entry takes log2 N bits
+    mode               "honest" or "moment"
+    lattice            "Z"
+    gamma              outer edge of the outermost cell, in units of `scale`
+    overload           largest probability that noise exceeds gamma (default 0.01), instead of gamma
     preset             "honest", or "authors": moment mode, 3 levels, gamma 1.5 sqrt(1 + 2 b²)
 
     >>> round(JoPEQ(dim=10, epsilon_per_entry=0.5, scale=1.0, preset="authors").true_epsilon, 3)
     0.523
     """
 
-    def __init__(
-        self, dim: int, epsilon_per_entry: float, scale: float, *, levels: int | None = None,
-        mode: str | None = None, lattice: str = "Z", gamma: float | None = None,
-        overload: float | None = None, preset: str = "honest",
-    ) -> None:  # fmt: skip
-        self.dim = whole("dim", dim, 1)
-        self.epsilon = positive("epsilon_per_entry", epsilon_per_entry)
-        if not LEAST_EPSILON <= self.epsilon <= LARGEST_EPSILON:
-            raise InvalidInput(
-                f"epsilon_per_entry must lie between {LEAST_EPSILON:g} and {LARGEST_EPSILON:g}; "
-                f"got {epsilon_per_entry}"
-            )
-        self.scale = positive("scale", scale)
-        self.preset = choice("preset", preset, PRESETS)
-        usual = "moment" if self.preset == "authors" else "honest"
-        self.mode = usual if mode is None else choice("mode", mode, MODES)
-        self.lattice = choice("lattice", lattice, LATTICES)
-        if self.preset == "authors" and (self.mode, self.lattice) != ("moment", "Z"):
-            raise InvalidInput("preset 'authors' is scalar and in moment mode: drop mode, lattice")
-        self.code = self._code(levels, gamma, overload)
-        self.wire: Wire = self.code.wire
+    name: ClassVar[str] = "jopeq"
 
-    def _code(
-        self, levels: int | None, gamma: float | None, overload: float | None
-    ) -> ScalarCode | HexagonalCode | LayeredCode:
-        if self.mode == "layered":
-            if self.lattice != "Z" or (levels, gamma, overload) != (None, None, None):
-                raise InvalidInput(
-                    "mode 'layered' is scalar and has no levels, gamma or overload: drop them"
-                )
-            return LayeredCode(self.dim, self.epsilon, self.scale)
+    dim: int
+    epsilon_per_entry: float
+    scale: float
+    _: KW_ONLY
+    levels: int | None = None
+    mode: str | None = None
+    lattice: str = "Z"
+    gamma: float | None = None
+    overload: float | None = None
+    preset: str = "honest"
+    code: ScalarCode = field(init=False)
+
+    def __post_init__(self) -> None:
+        epsilon = check_positive("epsilon_per_entry", self.epsilon_per_entry)
+        if not MIN_EPSILON <= epsilon <= MAX_EPSILON:
+            raise InvalidInput(
+                f"epsilon_per_entry must be from {MIN_EPSILON:g} to {MAX_EPSILON:g}; got {epsilon}"
+            )
+        authors = check_choice("preset", self.preset, PRESETS) == "authors"
+        default_mode, default_levels = ("moment", 3) if authors else ("honest", DEFAULT_LEVELS)
+        mode = default_mode if self.mode is None else self.mode
+        levels = default_levels if self.levels is None else self.levels
+        self._set(
+            dim=check_int("dim", self.dim, 1),
+            epsilon_per_entry=epsilon,
+            scale=check_positive("scale", self.scale),
+            mode=check_choice("mode", mode, MODES),
+            lattice=check_choice("lattice", self.lattice, LATTICES),
+            levels=check_int("levels", levels, 2, MAX_LEVELS),
+        )
+        defaults = {"mode": mode == default_mode, "levels": levels == default_levels}
+        self._set(_at_default=tuple(name for name, default in defaults.items() if default))
+        if authors and mode != "moment":
+            raise InvalidInput(f"preset 'authors' uses mode 'moment'; got {mode!r}: leave mode out")
+        self._set(code=self._code())
+
+    def _code(self) -> ScalarCode:
+        gamma, overload, levels = self.gamma, self.overload, self.levels
         if gamma is not None and overload is not None:
-            raise InvalidInput("gamma and overload both set the quantizer's reach: give one")
-        usual = LEVELS
-        if self.preset == "authors":
-            usual = 3
-            if gamma is None and overload is None:
-                gamma = 1.5 * math.sqrt(1 + 8 / self.epsilon**2)
-        kind = ScalarCode if self.lattice == "Z" else HexagonalCode
-        code = kind(
-            self.dim, self.epsilon, self.scale,
-            usual if levels is None else whole("levels", levels, 2, MOST_LEVELS),
-            self.mode == "moment", None if gamma is None else positive("gamma", gamma),
-            OVERLOAD if overload is None else _chance(overload),
-        )  # fmt: skip
-        if isinstance(code, ScalarCode):
-            _ = code.noise  # refuses an epsilon that the noise cannot express
+            raise InvalidInput(
+                "gamma and overload both set the range of the quantizer: give one of them"
+            )
+        if self.preset == "authors" and gamma is None and overload is None:
+            gamma = 1.5 * math.sqrt(1 + 8 / self.epsilon_per_entry**2)
+        if overload is not None and not 0 < check_float("overload", overload) < 1:
+            raise InvalidInput(f"overload must lie between 0 and 1; got {overload!r}")
+        assert levels is not None
+        code = ScalarCode(
+            self.epsilon_per_entry,
+            self.scale,
+            levels,
+            self.mode == "moment",
+            None if gamma is None else check_positive("gamma", gamma),
+            DEFAULT_OVERLOAD if overload is None else float(overload),
+        )
+        _ = code.noise  # raises an error if the noise does not fit 32 bits
         return code
+
+    @cached_property
+    def codec(self) -> SymbolCodec:
+        """Symbols of log2 N bits."""
+        return SymbolCodec(self.dim, self.code.levels)
 
     @property
     def description(self) -> dict[str, Any]:
-        """Name and parameters."""
-        finite = None if isinstance(self.code, LayeredCode) else self.code
-        return {
-            "mechanism": "JoPEQ", "dim": self.dim, "epsilon_per_entry": plain(self.epsilon),
-            "scale": self.scale, "mode": self.mode, "lattice": self.lattice,
-            "levels": None if finite is None else finite.levels,
-            "gamma": None if finite is None else float(f"{finite.gamma:.12g}"),
-            "preset": self.preset,
-        }  # fmt: skip
+        """Name and parameters; the rounded gamma stands for `gamma` and `overload`."""
+        described = super().description | {"gamma": float(f"{self.code.gamma:.12g}")}
+        return {name: value for name, value in described.items() if name != "overload"}
+
+    @classmethod
+    def from_description(cls, fields: Mapping[str, Any]) -> Self:
+        """Replaces a rounded gamma that equals the default by the default."""
+        default = super().from_description({**fields, "gamma": None})
+        if default.description["gamma"] == fields["gamma"]:
+            return default
+        return super().from_description(fields)
 
     @property
     def true_epsilon(self) -> float:
-        """The level that the noise really gives against a server that knows the dither."""
+        """The epsilon of an entry against a server that knows the dither."""
         return self.code.true_epsilon
 
     @cached_property
     def guarantee(self) -> Guarantee:
-        """The true level of every entry or pair."""
-        unit, count = self.code.units
+        """The true epsilon of every entry."""
         note = ""
-        if self.mode == "layered":
-            note = f"epsilon {self.epsilon:g} only against observers without the round key"
-        elif self.mode == "moment":
-            note = f"noise and cell together have the variance of epsilon {self.epsilon:g}"
-        return self.promise(self.true_epsilon, count, unit=unit, note=note)
+        if self.mode == "moment":
+            note = (
+                f"noise and cell together have the variance of epsilon {self.epsilon_per_entry:g}"
+            )
+        return self.pure_guarantee(self.true_epsilon, self.dim, note=note)
 
-    def cast_one(
-        self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],
-        row: NDArray[np.uint8],
-    ) -> int:  # fmt: skip
-        """One user's payload; returns how many entries or pairs were overloaded."""
-        return self.code.cast_one(update, key, coin, row)
+    def encode_user(self, update: Updates, key: Words, coin: Words, row: Bytes) -> int:
+        """Write the levels of one user; returns the number of overloaded entries."""
+        code = self.code
+        steps = np.empty(self.dim, dtype=np.int64)
+        dither = np.empty(self.dim, dtype=np.uint32)
+        symbols = np.empty(self.dim, dtype=np.uint32)
+        add_grid_noise(
+            update,
+            min(GRID / self.scale, 1e300),
+            float(GRID),
+            code.noise.thresholds,
+            coin,
+            NOISE_TAG,
+            steps,
+        )
+        keystream(key, DITHER_TAG, 0, 0, 0, dither)
+        overloaded: int = dithered_levels(
+            steps, 1 / (GRID * code.cell), dither, code.levels, symbols
+        )
+        self.codec.write(symbols, row)
+        return overloaded
 
     def empty_counters(self, histogram: bool) -> Counters:
-        """Whole-number sums of levels and dither."""
-        return self.code.empty_counters()
+        """Zeroed sums of 2 k - (N - 1), and of the 32-bit words of the dither."""
+        return {
+            "levels": np.zeros((1, self.dim), dtype=np.int64),
+            "dither": np.zeros(self.dim, dtype=np.int64),
+        }
 
-    def absorb(self, counters: Counters, payload: NDArray[np.uint8], keys: UserKeys) -> None:
-        """Add levels and dither up."""
-        self.code.absorb(counters, payload, keys)
-
-    def estimate(self, tally: Tally) -> Estimate:
-        """The mean of the decoded entries; overload makes it lean towards zero."""
-        check_counted(tally, self)
-        return Estimate(
-            mean=self.code.mean(tally.counters, tally.count),
-            variance=np.full(self.dim, self.code.variance / tally.count),
-            count=tally.count,
-            unbiased=self.mode == "layered",
+    def add_payload(self, counters: Counters, payload: Bytes, keys: UserKeys) -> None:
+        """Add the levels and the dithers, which are both integers."""
+        levels = self.code.levels
+        table = 2 * np.arange(levels, dtype=np.int64)[:, None] - (levels - 1)
+        self.codec.add(counters["levels"], payload, table)
+        sums = counters["dither"]
+        parallel_for(
+            lambda first, last: add_dither(keys.keys, DITHER_TAG, first, last, sums),
+            -(-self.dim // TILE),
         )
 
-
-def _chance(overload: float) -> float:
-    share = real("overload", overload)
-    if not 0 < share < 1:
-        raise InvalidInput(f"overload must lie between 0 and 1; got {overload!r}")
-    return share
+    def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
+        """The mean of zhat in units of the update; overload biases it towards zero."""
+        level = counters["levels"][0] / (2 * count)
+        dither = (counters["dither"] / count + 0.5) * WORD_UNIT - 0.5
+        return Estimate(
+            mean=self.scale * self.code.cell * (level - dither),
+            variance=np.full(self.dim, self.code.variance / count),
+            count=count,
+            unbiased=False,
+        )

@@ -1,199 +1,397 @@
 """The Laplace mechanism: entries on a public grid plus two-sided geometric noise.
 
-    z = clip(h / scale, -1, 1);   sent: z + Lap(0, 2 / epsilon), as a whole number of grid steps
+    z = clip(h / scale, -1, 1);   payload: z + Lap(0, 2 / epsilon), as an integer number of steps
 
-Each entry has local privacy epsilon and variance 8 scale² / epsilon².
+Each entry has epsilon-local DP and variance 8 scale² / epsilon². WholeLaplace has epsilon for the
+whole update instead, with an l1 clip.
+
+Floating-point Laplace noise reveals its input through its last bits (Mironov 2012). A value is
+therefore rounded to a public grid, and the noise is an integer number X of grid steps with
+
+    P(X = x) proportional to exp(-lambda |x|),   lambda = epsilon / sensitivity
+
+X is drawn as sign and magnitude, and (-, 0) is rejected. The binary digits of a geometric magnitude
+are independent, and digit i is 1 with odds exp(-lambda 2^i) : 1, so each digit is one comparison of
+32 random bits with an integer threshold. The comparison runs for 64 entries (lanes) at once, from
+the highest bit to the bit that decides. Rounded thresholds change epsilon; a bound of that change
+is subtracted from epsilon first.
 """
 
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.baselines.entries import PRESETS, Baseline, plain
-from hushbit.baselines.noise import NOISE_TAG, GridNoise, noisy_steps
-from hushbit.baselines.wire import FloatWire, IntegerWire
-from hushbit.checks import choice, positive, whole
-from hushbit.decode import Estimate, check_counted
+from hushbit.baselines.entry_mechanism import PRESETS, FloatCodec, IntegerCodec, SumMechanism
+from hushbit.checks import Floats, Ints, check_choice, check_int, check_positive
 from hushbit.errors import InvalidInput
-from hushbit.keys import UserKeys
+from hushbit.kernels import njit
+from hushbit.kernels.chacha import keystream
+from hushbit.mechanism import Bytes, Updates, Words
 from hushbit.privacy.guarantee import Guarantee
-from hushbit.tally import Counters, Tally
+from hushbit.tally.estimate import Estimate
+from hushbit.tally.tally import Counters
+from hushbit.wire.keys import RoundKey
 
-GRID = 2**12
-FINE_GRID = 2**20
+NOISE_TAG = int.from_bytes(b"nois", "little")
+GRID = 2**12  # grid steps in [0, scale]
+FINE_GRID = 2**20  # grid steps in [0, l1_clip]
+RANGE = 2**32
+MAX_EPSILON = 1000.0
+TAIL_NATS = 64 * math.log(2)  # noise beyond 32 bits has a probability below exp(-TAIL_NATS)
+BUFFER_WORDS = 2048  # 64-bit words drawn at a time
+MAX_WORDS_PER_DRAW = 32  # words that one draw may need
+
+Words64 = NDArray[np.uint64]
 
 
-class Laplace(Baseline):
-    """Laplace noise on every entry, each with local privacy `epsilon_per_entry`.
+@dataclass(frozen=True)
+class GridNoise:
+    """Two-sided geometric noise: epsilon-DP for values up to `sensitivity` grid steps apart.
 
-    dim                entries of an update
-    epsilon_per_entry  level of one entry; math.inf switches the noise off
-    scale              entries are clipped to [-scale, scale]
-    preset             "honest", or "authors": as published, noise relative to each user's own
-                       standard deviation in each layer, no clipping, hence no finite epsilon
-    layers             for "authors": how many entries each layer has (default: one layer)
-
-    >>> Laplace(dim=7850, epsilon_per_entry=0.5, scale=0.05).guarantee.epsilon_per_message()
-    3925.0
+    >>> GridNoise(epsilon=0.5, sensitivity=8192).realised_epsilon <= 0.5
+    True
     """
 
-    def __init__(
-        self, dim: int, epsilon_per_entry: float, scale: float | None = None, *,
-        preset: str = "honest", layers: tuple[int, ...] | None = None,
-    ) -> None:  # fmt: skip
-        self.dim = whole("dim", dim, 1)
-        self.epsilon = positive("epsilon_per_entry", epsilon_per_entry, infinite=True)
-        self.preset = choice("preset", preset, PRESETS)
-        if self.preset == "authors" and scale is not None:
-            raise InvalidInput("preset 'authors' finds its own scale in each update: drop scale")
-        if self.preset == "honest" and layers is not None:
-            raise InvalidInput("layers belong to preset 'authors': drop them")
-        self.scale = None if self.preset == "authors" else positive("scale", scale)
-        self.layers = _layers(self.dim, layers)
-        self.noise = GridNoise(self.epsilon, 2 * GRID)
-        self.wire: FloatWire | IntegerWire = (
-            IntegerWire(self.dim) if self.preset == "honest" else FloatWire(self.dim)
-        )
+    epsilon: float
+    sensitivity: int
 
-    @property
-    def description(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {
-            "mechanism": "Laplace", "dim": self.dim, "epsilon_per_entry": plain(self.epsilon),
-            "scale": self.scale, "preset": self.preset,
-            "layers": list(self.layers) if self.preset == "authors" else None,
-        }  # fmt: skip
+    def __post_init__(self) -> None:
+        if math.isinf(self.epsilon):
+            return
+        if self.epsilon > MAX_EPSILON or self.rate * 2**31 < TAIL_NATS + self.epsilon:
+            smallest = (TAIL_NATS + 1) * self.sensitivity / 2**31
+            raise InvalidInput(
+                f"epsilon must be math.inf or between {smallest:.2g} and {MAX_EPSILON:g} so that "
+                f"the noise fits 32 bits; got {self.epsilon}"
+            )
 
     @cached_property
-    def guarantee(self) -> Guarantee:
-        """Epsilon for each entry; infinite as published."""
-        if self.preset == "authors":
-            note = "without clipping, and with each user's mean and deviation in clear"
-            return self.promise(math.inf, self.dim, note=note)
-        return self.promise(self.epsilon, self.dim)
+    def rate(self) -> float:
+        """lambda, slightly below epsilon / sensitivity to allow for rounded thresholds."""
+        return self.epsilon * (1 - 1e-8) / self.sensitivity - 1e-7 / self.sensitivity
 
-    def cast_one(
-        self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],
-        row: NDArray[np.uint8],
-    ) -> int:  # fmt: skip
-        """Noisy entries of one user."""
-        steps = np.empty(self.dim, dtype=np.int64)
-        if isinstance(self.wire, FloatWire):
-            noisy_steps(np.zeros(self.dim), 1.0, 1.0, self.noise.thresholds, coin, NOISE_TAG, steps)
-            self.wire.write(update, row)  # refuses an update that is too large to work with
-            self.wire.write(update + self._spreads(update) * (steps / GRID), row)
-            return 0
-        clipped: int = noisy_steps(
-            update, _ratio(GRID, self.scale), float(GRID), self.noise.thresholds, coin, NOISE_TAG,
-            steps,
-        )  # fmt: skip
-        self.wire.write(steps, row)
-        return clipped
+    @cached_property
+    def digits(self) -> int:
+        """Low binary digits of the magnitude, drawn one by one; the rest is a geometric count."""
+        return max(0, math.floor(-math.log2(self.rate)))
 
-    def _spreads(self, update: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Three standard deviations of the layer that an entry belongs to."""
-        edges = np.cumsum(self.layers)[:-1]
-        spreads = [3.0 * float(np.std(part, dtype=np.float64)) for part in np.split(update, edges)]
-        return np.repeat(spreads, self.layers)
+    @cached_property
+    def thresholds(self) -> Words:
+        """How many of the 2^32 coins set each digit; the last number: add one more 2^digits."""
+        if math.isinf(self.epsilon):
+            return np.zeros(0, dtype=np.uint32)
+        odds = [math.exp(-self.rate * 2.0**i) for i in range(self.digits + 1)]
+        chances = [odd / (1 + odd) for odd in odds[:-1]] + [odds[-1]]
+        return np.array([max(1, math.ceil(RANGE * chance)) for chance in chances], dtype=np.uint32)
 
-    def empty_counters(self, histogram: bool) -> Counters:
-        """Exact sums."""
-        return {"sum": self.wire.empty()}
+    @property
+    def realised_epsilon(self) -> float:
+        """An upper bound of epsilon for the rounded thresholds.
 
-    def absorb(self, counters: Counters, payload: NDArray[np.uint8], keys: UserKeys) -> None:
-        """Add the noisy entries up."""
-        self.wire.add(counters["sum"], payload)
+        -log P(x) is the sum of the weights of the digits of |x|, up to a constant. If the weight of
+        digit i has the error e_i, the bound is lambda · sensitivity + sum_i |e_i| · times_i, where
+        times_i is how often the digit can change.
+        """
+        if math.isinf(self.epsilon):
+            return math.inf
+        if self.digits == 0:
+            return math.log(RANGE / int(self.thresholds[0])) * self.sensitivity
+        slack = 0.0
+        for i, coins in enumerate(map(int, self.thresholds)):
+            last = i == self.digits
+            weight = math.log((RANGE if last else RANGE - coins) / coins)
+            times = -(-self.sensitivity >> i) + 1 if last else 1
+            slack += abs(weight - self.rate * 2.0**i) * times
+        return (self.rate * self.sensitivity + slack) * (1 + 1e-12)
 
-    def estimate(self, tally: Tally) -> Estimate:
-        """The mean of the clipped updates; variance unknown (NaN) as published."""
-        check_counted(tally, self)
-        total = tally.counters["sum"]
-        if isinstance(self.wire, FloatWire) or self.scale is None:
-            mean, variance = FloatWire(self.dim).total(total), math.nan
+    @property
+    def variance(self) -> float:
+        """2 r / (1 - r)^2 with r = exp(-lambda), in squared grid steps."""
+        if math.isinf(self.epsilon):
+            return 0.0
+        return 2 * math.exp(-self.rate) / math.expm1(-self.rate) ** 2
+
+
+@njit
+def refill(coin: Words, tag: int, words: Words64, place: Ints) -> None:
+    """Draw the next words; `place` is (index of the next word, number of the next block)."""
+    keystream(coin, tag, 0, 0, place[1], words.view(np.uint32))
+    place[0] = 0
+    place[1] += BUFFER_WORDS // 8
+
+
+@njit
+def lanes_below(threshold: int, lanes: np.uint64, words: Words64, place: Ints) -> np.uint64:
+    """Bit i is set if lane i is in `lanes` and its new 32-bit coin is below `threshold`."""
+    undecided, below = lanes, np.uint64(0)
+    at = place[0]
+    for bit in range(31, -1, -1):
+        if undecided == 0:
+            break
+        word = words[at]
+        at += 1
+        if (threshold >> bit) & 1:
+            below |= undecided & ~word
+            undecided &= word
         else:
-            mean = total.astype(np.float64) * (self.scale / GRID)
-            variance = (self.noise.variance + 0.25) * (self.scale / GRID) ** 2
-        return Estimate(
-            mean / tally.count, np.full(self.dim, variance / tally.count), tally.count,
-            unbiased=True,
-        )  # fmt: skip
+            undecided &= ~word
+    place[0] = at
+    return below
 
 
-class WholeLaplace(Baseline):
-    """Laplace noise for the update as a whole: l1 clip C, noise Lap(2 C / epsilon).
+@njit
+def add_digit(ones: np.uint64, digit: int, drawn: Ints) -> None:
+    """Add 2^digit to the lanes whose bit is set."""
+    for lane in range(64):
+        drawn[lane] += np.int64((ones >> np.uint64(lane)) & np.uint64(1)) << digit
 
-    dim                  entries of an update
-    epsilon_per_message  level of the whole update; math.inf switches the noise off
-    l1_clip              updates of a larger l1 norm are scaled down to it
 
-    >>> WholeLaplace(dim=10, epsilon_per_message=4.0, l1_clip=1.0).guarantee.epsilon_per_message()
-    4.0
+@njit
+def noise_tile(
+    thresholds: Words,
+    lanes: np.uint64,
+    coin: Words,
+    tag: int,
+    words: Words64,
+    place: Ints,
+    noise: Ints,
+) -> None:
+    """Noise of up to 64 entries: first the magnitude, then the sign."""
+    digits = thresholds.size - 1
+    drawn = np.empty(64, np.int64)
+    while lanes != 0:
+        drawn[:] = 0
+        nonzero = np.uint64(0)
+        for digit in range(digits):
+            if place[0] > BUFFER_WORDS - MAX_WORDS_PER_DRAW:
+                refill(coin, tag, words, place)
+            ones = lanes_below(thresholds[digit], lanes, words, place)
+            add_digit(ones, digit, drawn)
+            nonzero |= ones
+        more = lanes
+        while more != 0:
+            if place[0] > BUFFER_WORDS - MAX_WORDS_PER_DRAW - 1:
+                refill(coin, tag, words, place)
+            more = lanes_below(thresholds[digits], more, words, place)
+            add_digit(more, digits, drawn)
+            nonzero |= more
+        minus = words[place[0]]
+        place[0] += 1
+        # Minus zero is rejected: otherwise zero would have twice its probability.
+        accepted = lanes & (nonzero | ~minus)
+        for lane in range(64):
+            sign = 1 - 2 * np.int64((minus >> np.uint64(lane)) & np.uint64(1))
+            keep = np.int64((accepted >> np.uint64(lane)) & np.uint64(1))
+            noise[lane] += keep * sign * drawn[lane]
+        lanes &= ~accepted
+
+
+@njit
+def add_grid_noise(
+    update: Updates,
+    factor: float,
+    limit: float,
+    thresholds: Words,
+    coin: Words,
+    tag: int,
+    out: Ints,
+) -> int:
+    """out = floor(clip(update · factor, ±limit) + u) + noise; returns the number of clips.
+
+    The uniform u makes the rounding to the grid unbiased.
     """
-
-    def __init__(self, dim: int, epsilon_per_message: float, l1_clip: float) -> None:
-        self.dim = whole("dim", dim, 1)
-        self.epsilon = positive("epsilon_per_message", epsilon_per_message, infinite=True)
-        self.l1_clip = positive("l1_clip", l1_clip)
-        # Rounding to the grid may move each of two updates' entries one step further apart.
-        self.noise = GridNoise(self.epsilon, 2 * FINE_GRID + self.dim)
-        self.wire: IntegerWire = IntegerWire(self.dim)
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """Name and parameters."""
-        return {
-            "mechanism": "WholeLaplace", "dim": self.dim,
-            "epsilon_per_message": plain(self.epsilon), "l1_clip": self.l1_clip,
-        }  # fmt: skip
-
-    @cached_property
-    def guarantee(self) -> Guarantee:
-        """Epsilon for the whole message."""
-        return self.promise(self.epsilon, 1, unit="message")
-
-    def cast_one(
-        self, update: NDArray[np.floating], key: NDArray[np.uint32], coin: NDArray[np.uint32],
-        row: NDArray[np.uint8],
-    ) -> int:  # fmt: skip
-        """Noisy entries of one user; counts all entries when the update was scaled down."""
-        peak = float(np.abs(update).max()) or 1.0
-        shape = update.astype(np.float64) / peak  # so that no sum overflows
-        norm, clip = float(np.abs(shape).sum()) * (1 + 1e-9), self.l1_clip / peak
-        steps = np.empty(self.dim, dtype=np.int64)
-        noisy_steps(
-            shape, FINE_GRID / max(norm, clip), float(FINE_GRID), self.noise.thresholds, coin,
-            NOISE_TAG, steps,
-        )  # fmt: skip
-        self.wire.write(steps, row)
-        return self.dim if norm > clip else 0
-
-    def empty_counters(self, histogram: bool) -> Counters:
-        """Exact sums."""
-        return {"sum": self.wire.empty()}
-
-    def absorb(self, counters: Counters, payload: NDArray[np.uint8], keys: UserKeys) -> None:
-        """Add the noisy entries up."""
-        self.wire.add(counters["sum"], payload)
-
-    def estimate(self, tally: Tally) -> Estimate:
-        """The mean of the clipped updates."""
-        check_counted(tally, self)
-        step = self.l1_clip / FINE_GRID
-        variance = (self.noise.variance + 0.25) * step**2 / tally.count
-        mean = tally.counters["sum"].astype(np.float64) * (step / tally.count)
-        return Estimate(mean, np.full(self.dim, variance), tally.count, unbiased=True)
+    words = np.empty(BUFFER_WORDS, np.uint64)
+    place = np.array([BUFFER_WORDS, 0])
+    noise = np.zeros(64, np.int64)
+    clipped = 0
+    for start in range(0, update.size, 64):
+        size = min(64, update.size - start)
+        noise[:] = 0
+        if thresholds.size > 0:
+            lanes = ~np.uint64(0) >> np.uint64(64 - size)
+            noise_tile(thresholds, lanes, coin, tag, words, place, noise)
+        if place[0] > BUFFER_WORDS - MAX_WORDS_PER_DRAW:
+            refill(coin, tag, words, place)
+        rounding = words[place[0] : place[0] + MAX_WORDS_PER_DRAW].view(np.uint32)
+        place[0] += MAX_WORDS_PER_DRAW
+        for lane in range(size):
+            value = np.float64(update[start + lane]) * factor
+            clipped += int(abs(value) > limit)
+            inside = min(max(value, -limit), limit)
+            steps = np.int64(np.floor(inside + rounding[lane] * 2.0**-32))
+            out[start + lane] = steps + noise[lane]
+    return clipped
 
 
 def _layers(dim: int, layers: tuple[int, ...] | None) -> tuple[int, ...]:
-    sizes = (dim,) if layers is None else tuple(whole("layer", size, 1) for size in layers)
+    sizes = (dim,) if layers is None else tuple(check_int("layer", size, 1) for size in layers)
     if sum(sizes) != dim:
         raise InvalidInput(f"layers must add up to dim = {dim}; got {sum(sizes)}")
     return sizes
 
 
 def _ratio(numerator: float, denominator: float | None) -> float:
-    """A factor from update units to grid steps, kept finite for denormal scales."""
+    """numerator / denominator, finite for denormal denominators."""
     return min(numerator / (denominator or 1.0), 1e300)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Laplace(SumMechanism):
+    """Laplace noise on every entry: local DP with `epsilon_per_entry` for each of them.
+
+    dim                entries of an update
+    epsilon_per_entry  epsilon of one entry; math.inf for no noise
+    scale              entries are clipped to [-scale, scale]
+    preset             "honest", or "authors" as published: noise in proportion to the standard
+                       deviation of each layer of each user, no clipping, hence no finite epsilon
+    layers             for "authors": number of entries of each layer (default: one layer)
+
+    >>> Laplace(dim=7850, epsilon_per_entry=0.5, scale=0.05).guarantee.epsilon_per_message()
+    3925.0
+    """
+
+    name: ClassVar[str] = "laplace"
+
+    dim: int
+    epsilon_per_entry: float
+    scale: float | None = None
+    _: KW_ONLY
+    preset: str = "honest"
+    layers: tuple[int, ...] | None = None
+    noise: GridNoise = field(init=False)
+
+    def __post_init__(self) -> None:
+        dim = check_int("dim", self.dim, 1)
+        epsilon = check_positive("epsilon_per_entry", self.epsilon_per_entry, infinite=True)
+        self._set(dim=dim, epsilon_per_entry=epsilon, noise=GridNoise(epsilon, 2 * GRID))
+        check_choice("preset", self.preset, PRESETS)
+        if self.preset == "honest":
+            if self.layers is not None:
+                raise InvalidInput("layers are for preset 'authors': leave them out")
+            self._set(scale=check_positive("scale", self.scale))
+            return
+        if self.scale is not None:
+            raise InvalidInput(
+                "preset 'authors' computes the scale of each update: leave scale out"
+            )
+        layers = _layers(dim, self.layers)
+        self._set(layers=layers, _at_default=("layers",) if layers == (dim,) else ())
+
+    @cached_property
+    def codec(self) -> FloatCodec | IntegerCodec:
+        """Integer grid steps, or 32-bit floats as published."""
+        return IntegerCodec(self.dim) if self.preset == "honest" else FloatCodec(self.dim)
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """Epsilon of each entry; infinite for preset "authors"."""
+        if self.preset == "authors":
+            note = "without clipping, and with each user's mean and deviation in clear"
+            return self.pure_guarantee(math.inf, self.dim, note=note)
+        return self.pure_guarantee(self.epsilon_per_entry, self.dim)
+
+    def encode_user(self, update: Updates, key: Words, coin: Words, row: Bytes) -> int:
+        """Write the noisy entries of one user; returns the number of clipped entries."""
+        steps = np.empty(self.dim, dtype=np.int64)
+        if isinstance(self.codec, FloatCodec):
+            add_grid_noise(
+                np.zeros(self.dim), 1.0, 1.0, self.noise.thresholds, coin, NOISE_TAG, steps
+            )
+            self.codec.write(update, row)  # refuses an update that is too large
+            self.codec.write(update + self._spreads(update) * (steps / GRID), row)
+            return 0
+        clipped: int = add_grid_noise(
+            update,
+            _ratio(GRID, self.scale),
+            float(GRID),
+            self.noise.thresholds,
+            coin,
+            NOISE_TAG,
+            steps,
+        )
+        self.codec.write(steps, row)
+        return clipped
+
+    def _spreads(self, update: Updates) -> Floats:
+        """Three standard deviations of the layer of each entry."""
+        assert self.layers is not None
+        edges = np.cumsum(self.layers)[:-1]
+        spreads = [3.0 * float(np.std(part, dtype=np.float64)) for part in np.split(update, edges)]
+        return np.repeat(spreads, self.layers)
+
+    def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
+        """The mean of the clipped updates; the variance of preset "authors" is unknown (NaN)."""
+        total = counters["sum"]
+        if isinstance(self.codec, FloatCodec) or self.scale is None:
+            mean, variance = FloatCodec(self.dim).total(total), math.nan
+        else:
+            mean = total.astype(np.float64) * (self.scale / GRID)
+            variance = (self.noise.variance + 0.25) * (self.scale / GRID) ** 2
+        return Estimate(mean / count, np.full(self.dim, variance / count), count, unbiased=True)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WholeLaplace(SumMechanism):
+    """Laplace noise for the whole update: l1 clip C, noise Lap(2 C / epsilon).
+
+    dim                  entries of an update
+    epsilon_per_message  epsilon of the whole update; math.inf for no noise
+    l1_clip              l1 norm to which updates are scaled down
+
+    >>> WholeLaplace(dim=10, epsilon_per_message=4.0, l1_clip=1.0).guarantee.epsilon_per_message()
+    4.0
+    """
+
+    name: ClassVar[str] = "whole-laplace"
+
+    dim: int
+    epsilon_per_message: float
+    l1_clip: float
+    noise: GridNoise = field(init=False)
+
+    def __post_init__(self) -> None:
+        dim = check_int("dim", self.dim, 1)
+        epsilon = check_positive("epsilon_per_message", self.epsilon_per_message, infinite=True)
+        self._set(dim=dim, epsilon_per_message=epsilon)
+        self._set(l1_clip=check_positive("l1_clip", self.l1_clip))
+        # Rounding to the grid can increase the distance of two updates by one step per entry.
+        self._set(noise=GridNoise(epsilon, 2 * FINE_GRID + dim))
+
+    @cached_property
+    def codec(self) -> IntegerCodec:
+        """Integer grid steps."""
+        return IntegerCodec(self.dim)
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """Epsilon of the whole message."""
+        return self.pure_guarantee(self.epsilon_per_message, 1, unit="message")
+
+    def encode_user(self, update: Updates, key: Words, coin: Words, row: Bytes) -> int:
+        """Write the noisy entries of one user; returns `dim` if the update was scaled down."""
+        peak = float(np.abs(update).max()) or 1.0
+        scaled = update.astype(np.float64) / peak  # so that the sum cannot overflow
+        norm, clip = float(np.abs(scaled).sum()) * (1 + 1e-9), self.l1_clip / peak
+        steps = np.empty(self.dim, dtype=np.int64)
+        add_grid_noise(
+            scaled,
+            FINE_GRID / max(norm, clip),
+            float(FINE_GRID),
+            self.noise.thresholds,
+            coin,
+            NOISE_TAG,
+            steps,
+        )
+        self.codec.write(steps, row)
+        return self.dim if norm > clip else 0
+
+    def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
+        """The mean of the clipped updates."""
+        step = self.l1_clip / FINE_GRID
+        variance = (self.noise.variance + 0.25) * step**2 / count
+        mean = counters["sum"].astype(np.float64) * (step / count)
+        return Estimate(mean, np.full(self.dim, variance), count, unbiased=True)

@@ -1,30 +1,63 @@
 """Counting ballots with bit-sliced counters: the server's hot path.
 
-A tile is 4096 votes, one bit each, of every user. Sixteen users at a time are added by a
-carry-save tree into twelve bit-planes, which are flushed to integers before they can overflow.
-Tiles are independent, so threads never share a counter and the result does not depend on them.
+A tile holds 4096 votes, one bit each, of every user. A carry-save tree adds sixteen users at a time
+to twelve bit-planes, which are flushed to integers before they can overflow. Tiles are independent:
+threads never share a counter, and the result does not depend on their number.
+
+    count_tiles, sum_tiles   Hadamard words: votes for each point, or their weighted sums
+    count_two_points         two points, whose words are one bit: the fastest path
+    count_signs              any words
+    count_chosen             any words, ballots on a random subset of the blocks
+
+`reference_counts` is the NumPy definition of what they count.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.kernels.chacha import blocks8, fill_states, set_key
-from hushbit.kernels.jit import njit
+from hushbit.kernels import njit
+from hushbit.kernels.chacha import fill_states, keystream, set_counter, set_key, xor_blocks8
+from hushbit.kernels.chacha_numpy import BLOCKS8_WORDS, LANES
+from hushbit.kernels.words import (
+    TILE_BLOCKS,
+    TILE_BYTES,
+    TILE_VOTES,
+    TILE_WORDS,
+    WORD_TAG,
+    draw_plane,
+    draw_rows,
+    draw_words,
+    tile_signs,
+)
 
-TILE_BYTES = 512
-TILE_VOTES = 8 * TILE_BYTES
-TILE_BLOCKS = TILE_BYTES // 64
-TILE_WORDS = TILE_BYTES // 8
-GROUP = 16
+GROUP = 16  # users that are added together
 PLANES = 12
-WHOLE_BITS = 6  # attempts on whole tiles go on until at most one lane in 2^6 is without a row
-RETRY = 1 << 31  # plane number of tile 0's retry stream
 FLUSH_GROUPS = 255  # 255 · 16 = 4080 users fit into twelve bit-planes
+NO_OUTPUT = np.empty((0, 0, 0), dtype=np.uint64)
+SUBSET_TAG = int.from_bytes(b"subs", "little")
+
+
+def reference_counts(
+    keys: NDArray[np.uint32],
+    stage: int,
+    family: str,
+    points: int,
+    payload: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    votes: int,
+) -> NDArray[np.int64]:
+    """sum over users of bit_i · sum_j word_i[j] · table[j, c], as (columns, votes)."""
+    total = np.zeros((votes, table.shape[1]), dtype=np.int64)
+    for key, row in zip(keys, payload, strict=True):
+        bit = 2 * np.unpackbits(row, bitorder="little")[:votes].astype(np.int64) - 1
+        word = draw_words(key, stage, votes, points, family).astype(np.int64)
+        total += bit[:, None] * (word @ table)
+    return np.ascontiguousarray(total.T)
 
 
 @njit
-def add_group(rows: NDArray[np.uint64], planes: NDArray[np.uint64]) -> None:
-    """Add sixteen rows of bits (16·64 words) into twelve bit-planes (12·64 words)."""
+def add_sixteen_rows(rows: NDArray[np.uint64], planes: NDArray[np.uint64]) -> None:
+    """Add sixteen rows of bits (16·64 words) to twelve bit-planes (12·64 words)."""
     for w in range(TILE_WORDS):
         ones = planes[w]
         twos = planes[TILE_WORDS + w]
@@ -72,182 +105,301 @@ def add_group(rows: NDArray[np.uint64], planes: NDArray[np.uint64]) -> None:
 
 
 @njit
-def flush(planes: NDArray[np.uint64], counters: NDArray[np.int64]) -> None:
-    """Take twice the counts of differing signs off `counters` and clear the planes."""
+def flush_planes(planes: NDArray[np.uint64], counters: NDArray[np.int64]) -> None:
+    """Subtract twice the counts in the planes from `counters`, and clear the planes.
+
+    A set bit is a vote of -1: a counter that gets + 1 for every user and - 2 for every set bit
+    holds the sum of the votes.
+    """
     for w in range(TILE_WORDS):
-        inside = min(64, counters.size - 64 * w)
-        if inside > 0:
-            into = counters[64 * w : 64 * w + inside]
+        size = min(64, counters.size - 64 * w)
+        if size > 0:
+            part = counters[64 * w : 64 * w + size]
             for plane in range(PLANES):
                 bits = planes[plane * TILE_WORDS + w]
                 if bits == np.uint64(0):
                     continue
-                for i in range(inside):
-                    into[i] -= np.int64((bits >> np.uint64(i)) & np.uint64(1)) << (plane + 1)
+                for i in range(size):
+                    part[i] -= np.int64((bits >> np.uint64(i)) & np.uint64(1)) << (plane + 1)
     planes[:] = np.uint64(0)
 
 
 @njit
-def draw_plane(
-    states: NDArray[np.uint32], plane: int, counter: int, buffer: NDArray[np.uint32]
-) -> None:
-    """One tile of bit-plane `plane` of a user's words into `buffer` (128 words)."""
-    for lane in range(8):
-        states[12 * 8 + lane] = np.uint32(counter + lane)
-        states[15 * 8 + lane] = np.uint32(plane)
-    blocks8(states, buffer)
-
-
-@njit
-def draw_rows(
-    states: NDArray[np.uint32], row_bits: int, tile: int, inside: int,
-    buffer: NDArray[np.uint32], rows: NDArray[np.uint64],
-) -> None:  # fmt: skip
-    """Bit-planes of uniform non-zero Hadamard rows for one tile, by rejection.
-
-    A few attempts fill all lanes at once, plane by plane; the lanes that are still zero, in
-    ascending order, take the next non-zero 16-bit digits (mod N) of the tile's retry stream.
-    """
-    fresh = buffer.view(np.uint64)
-    empty = np.empty(TILE_WORDS, np.uint64)
-    for w in range(TILE_WORDS):
-        lanes = inside - 64 * w
-        empty[w] = np.uint64(0)
-        if lanes >= 64:
-            empty[w] = ~np.uint64(0)
-        elif lanes > 0:
-            empty[w] = (np.uint64(1) << np.uint64(lanes)) - np.uint64(1)
-    rows[:] = np.uint64(0)
-    plane = 1
-    for _ in range((WHOLE_BITS + row_bits - 1) // row_bits):
-        for bit in range(row_bits):
-            draw_plane(states, plane, tile * TILE_BLOCKS, buffer)
-            plane += 1
-            into = rows[bit * TILE_WORDS : (bit + 1) * TILE_WORDS]
-            for w in range(TILE_WORDS):
-                into[w] |= fresh[w] & empty[w]
-        for bit in range(row_bits):
-            into = rows[bit * TILE_WORDS : (bit + 1) * TILE_WORDS]
-            for w in range(TILE_WORDS):
-                empty[w] &= ~into[w]
-    digits = buffer.view(np.uint16)
-    used = digits.size
-    counter = 0
-    for w in range(TILE_WORDS):
-        left = empty[w]
-        while left != np.uint64(0):
-            lane = left & (~left + np.uint64(1))
-            left ^= lane
-            digit = 0
-            while digit == 0:
-                if used == digits.size:
-                    draw_plane(states, RETRY + tile, counter, buffer)
-                    counter += 8
-                    used = 0
-                digit = np.int64(digits[used]) & ((1 << row_bits) - 1)
-                used += 1
-            for bit in range(row_bits):
-                if (digit >> bit) & 1:
-                    rows[bit * TILE_WORDS + w] |= lane
-
-
-@njit
-def count_tiles(
-    keys: NDArray[np.uint32], tag: int, stage: int, row_bits: int,
-    payload: NDArray[np.uint8], first: int, last: int, counters: NDArray[np.int64],
-) -> None:  # fmt: skip
-    """counters[j, i] += sum over users of bit_i · word_i[j], for the tiles first … last-1.
-
-    `counters` has one row for each point but the last (words are balanced, so it is implied)
-    and one column for each vote; `payload` one row of packed bits for each user.
-    """
-    for tile in range(first, last):
-        start = tile * TILE_VOTES
-        inside = min(TILE_VOTES, counters.shape[1] - start)
-        count_tile(keys, tag, stage, row_bits, payload, tile, inside, start, counters)
-
-
-@njit
-def sum_tiles(
-    keys: NDArray[np.uint32], tag: int, stage: int, row_bits: int,
-    payload: NDArray[np.uint8], table: NDArray[np.int64], first: int, last: int,
-    sums: NDArray[np.int64],
-) -> None:  # fmt: skip
-    """sums[c, i] += sum over users of bit_i · sum_j word_i[j] · table[j, c], for some tiles.
-
-    Votes are counted first and weighted once for all users; the last point's are minus the sum
-    of the others'.
-    """
-    columns = table.shape[0] - 1
-    votes = np.empty((columns, TILE_VOTES), np.int64)
-    for tile in range(first, last):
-        start = tile * TILE_VOTES
-        inside = min(TILE_VOTES, sums.shape[1] - start)
-        votes[:] = 0
-        count_tile(keys, tag, stage, row_bits, payload, tile, inside, 0, votes)
-        for c in range(table.shape[1]):
-            into = sums[c, start : start + inside]
-            for j in range(columns):
-                weight, point = table[j, c] - table[columns, c], votes[j, :inside]
-                for i in range(inside):
-                    into[i] += weight * point[i]
-
-
-@njit
 def count_tile(
-    keys: NDArray[np.uint32], tag: int, stage: int, row_bits: int,
-    payload: NDArray[np.uint8], tile: int, inside: int, start: int, counters: NDArray[np.int64],
-) -> None:  # fmt: skip
-    """The first `inside` votes of one tile, into the counters' columns from `start` on."""
-    columns, users = counters.shape[0], keys.shape[0]
-    states = np.empty(128, np.uint32)
-    buffer = np.empty(128, np.uint32)
+    keys: NDArray[np.uint32],
+    stage: int,
+    row_bits: int,
+    payload: NDArray[np.uint8],
+    tile: int,
+    votes: int,
+    start: int,
+    counters: NDArray[np.int64],
+) -> None:
+    """Count the first votes of one tile into the columns of `counters` from `start` on."""
+    points, users = counters.shape[0], keys.shape[0]
+    states = np.empty(BLOCKS8_WORDS, np.uint32)
+    buffer = np.empty(BLOCKS8_WORDS, np.uint32)
     rows = np.empty(max(row_bits, 1) * TILE_WORDS, np.uint64)
-    fill_states(states, keys[0], tag, stage, 0, 0)
-    marks = np.zeros((GROUP, 1 + row_bits, TILE_WORDS), np.uint64)
+    fill_states(states, keys[0], WORD_TAG, stage, 0, 0)
+    # Plane 0 of a user: payload xor signs of the words; planes 1, 2, …: bits of the rows.
+    user_planes = np.zeros((GROUP, 1 + row_bits, TILE_WORDS), np.uint64)
     group = np.empty(GROUP * TILE_WORDS, np.uint64)
-    planes = np.zeros((columns, PLANES * TILE_WORDS), np.uint64)
-    inside_bytes = (inside + 7) // 8
-    held = 0
+    planes = np.zeros((points, PLANES * TILE_WORDS), np.uint64)
+    width = (votes + 7) // 8
+    pending = 0
     for base in range(0, users, GROUP):
         present = min(GROUP, users - base)
         for u in range(GROUP):
             if u >= present:
-                marks[u] = np.uint64(0)
+                user_planes[u] = np.uint64(0)
                 continue
             set_key(states, keys[base + u])
             draw_plane(states, 0, tile * TILE_BLOCKS, buffer)
             if row_bits > 1:
-                sign = marks[u, 0]
-                fresh = buffer.view(np.uint64)
+                sign = user_planes[u, 0]
+                drawn = buffer.view(np.uint64)
                 for w in range(TILE_WORDS):
-                    sign[w] = fresh[w]
-                draw_rows(states, row_bits, tile, inside, buffer, rows)
+                    sign[w] = drawn[w]
+                draw_rows(states, row_bits, tile, votes, buffer, rows)
                 for bit in range(row_bits):
-                    marks[u, 1 + bit] = rows[bit * TILE_WORDS : (bit + 1) * TILE_WORDS]
+                    user_planes[u, 1 + bit] = rows[bit * TILE_WORDS : (bit + 1) * TILE_WORDS]
             else:
-                marks[u, 0] = buffer.view(np.uint64)
-            cast = marks[u, 0].view(np.uint8)[:inside_bytes]
-            row = payload[base + u, tile * TILE_BYTES : tile * TILE_BYTES + inside_bytes]
-            for i in range(inside_bytes):
-                cast[i] ^= row[i]
-        for column in range(columns):
+                user_planes[u, 0] = buffer.view(np.uint64)
+            differs = user_planes[u, 0].view(np.uint8)[:width]
+            row = payload[base + u, tile * TILE_BYTES : tile * TILE_BYTES + width]
+            for i in range(width):
+                differs[i] ^= row[i]
+        for point in range(points):
             for u in range(GROUP):
-                into = group[u * TILE_WORDS : (u + 1) * TILE_WORDS]
-                into[:] = marks[u, 0]
+                user_row = group[u * TILE_WORDS : (u + 1) * TILE_WORDS]
+                user_row[:] = user_planes[u, 0]
                 if u < present:
                     for bit in range(row_bits):
-                        if (column >> bit) & 1:
-                            other = marks[u, 1 + bit]
+                        if (point >> bit) & 1:
+                            row_plane = user_planes[u, 1 + bit]
                             for w in range(TILE_WORDS):
-                                into[w] ^= other[w]
-            add_group(group, planes[column])
-        held += 1
-        if held == FLUSH_GROUPS:
-            for column in range(columns):
-                flush(planes[column], counters[column, start : start + inside])
-            held = 0
-    for column in range(columns):
-        flush(planes[column], counters[column, start : start + inside])
-        for i in range(start, start + inside):
-            counters[column, i] += users
+                                user_row[w] ^= row_plane[w]
+            add_sixteen_rows(group, planes[point])
+        pending += 1
+        if pending == FLUSH_GROUPS:
+            for point in range(points):
+                flush_planes(planes[point], counters[point, start : start + votes])
+            pending = 0
+    for point in range(points):
+        flush_planes(planes[point], counters[point, start : start + votes])
+        for i in range(start, start + votes):
+            counters[point, i] += users
+
+
+@njit
+def count_tiles(
+    keys: NDArray[np.uint32],
+    stage: int,
+    row_bits: int,
+    payload: NDArray[np.uint8],
+    first: int,
+    last: int,
+    counters: NDArray[np.int64],
+) -> None:
+    """counters[j, i] += sum over users of bit_i · word_i[j], for the tiles first … last-1.
+
+    `counters` has one row for each point but the last, whose votes follow because words are
+    balanced, and one column for each vote. `payload` has one row of packed bits for each user.
+    """
+    for tile in range(first, last):
+        start = tile * TILE_VOTES
+        votes = min(TILE_VOTES, counters.shape[1] - start)
+        count_tile(keys, stage, row_bits, payload, tile, votes, start, counters)
+
+
+@njit
+def sum_tiles(
+    keys: NDArray[np.uint32],
+    stage: int,
+    row_bits: int,
+    payload: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    first: int,
+    last: int,
+    sums: NDArray[np.int64],
+) -> None:
+    """sums[c, i] += sum over users of bit_i · sum_j word_i[j] · table[j, c], for some tiles.
+
+    Votes are counted first and weighted once for all users. The votes for the last point are minus
+    the sum of the others.
+    """
+    kept = table.shape[0] - 1
+    counts = np.empty((kept, TILE_VOTES), np.int64)
+    for tile in range(first, last):
+        start = tile * TILE_VOTES
+        votes = min(TILE_VOTES, sums.shape[1] - start)
+        counts[:] = 0
+        count_tile(keys, stage, row_bits, payload, tile, votes, 0, counts)
+        for c in range(table.shape[1]):
+            part = sums[c, start : start + votes]
+            for j in range(kept):
+                weight, point = table[j, c] - table[kept, c], counts[j, :votes]
+                for i in range(votes):
+                    part[i] += weight * point[i]
+
+
+@njit
+def count_two_points(
+    keys: NDArray[np.uint32],
+    stage: int,
+    payload: NDArray[np.uint8],
+    order: NDArray[np.int64],
+    group_ids: NDArray[np.uint8],
+    first: int,
+    last: int,
+    counters: NDArray[np.int64],
+    unmasked: NDArray[np.uint64],
+) -> None:
+    """`count_tiles` for two points; each group of users has a row of `counters` of its own.
+
+    order      the user in each slot, -1 for an empty slot; sixteen slots are added together
+    group_ids  the row of `counters` for each sixteen slots; a number equal to the number of rows
+               means that they are not counted
+    unmasked   output (tiles, slots, 64), or NO_OUTPUT: payload xor the signs of the user's words,
+               1 for a vote for the upper point; bits after the last vote are undefined
+
+    The rows of `payload` must hold all votes and lie in memory without gaps; this is not checked.
+    """
+    groups, votes = counters.shape
+    states = np.empty(BLOCKS8_WORDS, np.uint32)
+    fill_states(states, keys[0], WORD_TAG, stage, 0, 0)
+    # Without output, every sixteen slots are written to the same buffer.
+    keep = unmasked.size > 0
+    slots = unmasked.reshape(-1) if keep else np.zeros(GROUP * TILE_WORDS, np.uint64)
+    words = slots.view(np.uint32)
+    padded = np.zeros(TILE_BYTES, np.uint8)
+    planes = np.zeros((groups, PLANES * TILE_WORDS), np.uint64)
+    pending, users = np.zeros(groups, np.int64), np.zeros(groups + 1, np.int64)
+    for slot in range(order.size):
+        users[group_ids[slot // GROUP]] += order[slot] >= 0
+    for tile in range(first, last):
+        start, begin = tile * TILE_VOTES, tile * TILE_BYTES
+        size = min(TILE_VOTES, votes - start)
+        width = (size + 7) // 8
+        set_counter(states, tile * TILE_BLOCKS)
+        for sixteen in range(group_ids.size):
+            base = tile * order.size + sixteen * GROUP if keep else 0
+            for u in range(GROUP):
+                user = order[sixteen * GROUP + u]
+                if user < 0:
+                    slots[(base + u) * TILE_WORDS : (base + u + 1) * TILE_WORDS] = np.uint64(0)
+                    continue
+                text = payload[user, begin : begin + width]
+                # Bits after the last vote are never counted, so a read may continue into the
+                # next row; only the end of the array needs a padded copy.
+                if user * payload.shape[1] + begin + TILE_BYTES > payload.size:
+                    padded[:width] = text
+                    text = padded[:width]
+                low = (base + u) * BLOCKS8_WORDS
+                xor_blocks8(states, keys[user], text, words[low : low + BLOCKS8_WORDS])
+            group = group_ids[sixteen]
+            if group == groups:
+                continue
+            add_sixteen_rows(slots[base * TILE_WORDS : (base + GROUP) * TILE_WORDS], planes[group])
+            pending[group] += 1
+            if pending[group] == FLUSH_GROUPS:
+                flush_planes(planes[group], counters[group, start : start + size])
+                pending[group] = 0
+        for group in range(groups):
+            counter = counters[group, start : start + size]
+            flush_planes(planes[group], counter)
+            pending[group] = 0
+            counter += users[group]
+
+
+@njit
+def count_signs(
+    keys: NDArray[np.uint32],
+    stage: int,
+    hadamard: bool,
+    points: int,
+    payload: NDArray[np.uint8],
+    table: NDArray[np.int64],
+    first: int,
+    last: int,
+    counters: NDArray[np.int64],
+) -> None:
+    """counters[c, i] += sum over users of bit_i · sum_j word_i[j] · table[j, c], for some tiles.
+
+    With the identity as `table` these are the votes of the histogram; with the integer coordinates
+    of the points they are the decoded sum.
+    """
+    columns, votes = counters.shape
+    signs = np.empty((TILE_VOTES, points), np.int8)
+    for tile in range(first, last):
+        start = tile * TILE_VOTES
+        size = min(TILE_VOTES, votes - start)
+        for user in range(keys.shape[0]):
+            tile_signs(keys[user], stage, hadamard, tile, size, signs)
+            for i in range(size):
+                bit = (payload[user, (start + i) // 8] >> np.uint8(i % 8)) & np.uint8(1)
+                vote = 2 * np.int64(bit) - 1
+                for c in range(columns):
+                    decoded = np.int64(0)
+                    for j in range(points):
+                        decoded += np.int64(signs[i, j]) * table[j, c]
+                    counters[c, start + i] += vote * decoded
+
+
+@njit
+def choose_blocks(key: NDArray[np.uint32], blocks: int, chosen: NDArray[np.int64]) -> None:
+    """Fill `chosen` with distinct uniform positions below `blocks`: draw, skip repeats.
+
+    32-bit words of the keystream are reduced modulo `blocks` without bias: words at or above the
+    largest multiple of `blocks` are skipped.
+    """
+    drawn = np.empty(BLOCKS8_WORDS, np.uint32)
+    taken = np.zeros((blocks + 7) // 8, np.uint8)
+    limit = (np.int64(1) << 32) // blocks * blocks
+    found = 0
+    counter = 0
+    used = drawn.size
+    while found < chosen.size:
+        if used == drawn.size:
+            keystream(key, SUBSET_TAG, 0, 0, counter, drawn)
+            counter += LANES
+            used = 0
+        word = np.int64(drawn[used])
+        used += 1
+        block = word % blocks
+        bit = np.uint8(1 << (block % 8))
+        if word < limit and not taken[block // 8] & bit:
+            taken[block // 8] |= bit
+            chosen[found] = block
+            found += 1
+
+
+@njit
+def count_chosen(
+    keys: NDArray[np.uint32],
+    report: int,
+    hadamard: bool,
+    payload: NDArray[np.uint8],
+    coords: NDArray[np.int64],
+    counters: NDArray[np.int64],
+) -> None:
+    """counters[c, block] += bit · sum_j word[j] · coords[j, c] for each bit of each user.
+
+    Bit i of a user is about the i-th of the `report` blocks that `choose_blocks` gives.
+    """
+    points, columns = coords.shape
+    chosen = np.empty(report, np.int64)
+    signs = np.empty((min(report, TILE_VOTES), points), np.int8)
+    for user in range(keys.shape[0]):
+        choose_blocks(keys[user], counters.shape[1], chosen)
+        for start in range(0, report, TILE_VOTES):
+            size = min(TILE_VOTES, report - start)
+            tile_signs(keys[user], 0, hadamard, start // TILE_VOTES, size, signs)
+            for i in range(size):
+                bit = (payload[user, (start + i) // 8] >> np.uint8(i % 8)) & np.uint8(1)
+                vote = 2 * np.int64(bit) - 1
+                for c in range(columns):
+                    decoded = np.int64(0)
+                    for j in range(points):
+                        decoded += np.int64(signs[i, j]) * coords[j, c]
+                    counters[c, chosen[start + i]] += vote * decoded

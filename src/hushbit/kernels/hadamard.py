@@ -1,17 +1,17 @@
 """The fast Walsh–Hadamard transform of the columns of a matrix, in cache.
 
-Butterflies of step 1, 2, 4, … are taken two or three levels at a time. Every sum has the same two
-terms as one level at a time would give it, so the result has the same bits.
+Butterflies of step 1, 2, 4, … are computed two or three levels at a time. Every sum has the same
+two terms as it has one level at a time, so the result is the same to the last bit.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.kernels.jit import njit
+from hushbit.kernels import njit
 
-COLUMNS = 16  # columns gathered together: one cache line of float32
-TOGETHER = 64  # rows gathered before going on to the next column: they stay in the first cache
-APART = 16  # entries between gathered columns, which must not share their sets of the cache
+COLUMNS = 16  # columns copied together: one cache line of float32
+ROW_CHUNK = 64  # rows copied before the next column: they stay in the first-level cache
+CACHE_PADDING = 16  # entries between copied columns, so that they use different cache sets
 
 
 def reference_transform(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -28,17 +28,23 @@ def reference_transform(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 @njit
-def turn_rows(
-    vectors: NDArray[np.floating], signs: NDArray[np.floating], tail_signs: NDArray[np.floating],
-    rows: int, columns: int, first: int, last: int, turned: NDArray[np.floating],
-) -> None:  # fmt: skip
-    """Signs and transform of vectors first … last-1; then the last `rows` entries once more.
+def rotate_rows(
+    vectors: NDArray[np.floating],
+    signs: NDArray[np.floating],
+    tail_signs: NDArray[np.floating],
+    rows: int,
+    columns: int,
+    first: int,
+    last: int,
+    out: NDArray[np.floating],
+) -> None:
+    """Multiply vectors first … last-1 by `signs` and transform their first rows · columns entries.
 
-    Without `tail_signs` there is no second turn.
+    If there are `tail_signs`, the last `rows` entries are then multiplied by them and transformed.
     """
     even = rows * columns
     for user in range(first, last):
-        row = turned[user]
+        row = out[user]
         for i in range(row.size):
             row[i] = vectors[user, i] * signs[i]
         transform(row[:even], rows, columns)
@@ -51,23 +57,23 @@ def turn_rows(
 
 @njit
 def transform(flat: NDArray[np.floating], rows: int, columns: int) -> None:
-    """The transform in place, on a row-major matrix given as a flat array."""
+    """The transform in place, on a row-major matrix that is given as a flat array."""
     if columns == 1:
         transform_column(flat)
         return
     matrix = flat.reshape(rows, columns)
-    tile = np.empty((min(columns, COLUMNS), rows + APART), flat.dtype)
+    tile = np.empty((min(columns, COLUMNS), rows + CACHE_PADDING), flat.dtype)
     for first in range(0, columns, COLUMNS):
         width = min(COLUMNS, columns - first)
-        for top in range(0, rows, TOGETHER):
+        for top in range(0, rows, ROW_CHUNK):
             for c in range(width):
-                for r in range(top, min(top + TOGETHER, rows)):
+                for r in range(top, min(top + ROW_CHUNK, rows)):
                     tile[c, r] = matrix[r, first + c]
         for c in range(width):
             transform_column(tile[c, :rows])
-        for top in range(0, rows, TOGETHER):
+        for top in range(0, rows, ROW_CHUNK):
             for c in range(width):
-                for r in range(top, min(top + TOGETHER, rows)):
+                for r in range(top, min(top + ROW_CHUNK, rows)):
                     matrix[r, first + c] = tile[c, r]
 
 
@@ -103,7 +109,7 @@ def eight_neighbours(x: NDArray[np.floating]) -> None:
 
 @njit
 def two_levels(x: NDArray[np.floating], step: int) -> None:
-    """Butterflies of `step`, then of twice the step."""
+    """Butterflies of `step`, then of 2 · step."""
     for first in range(0, x.size, 4 * step):
         p, q = x[first : first + step], x[first + step : first + 2 * step]
         r, s = x[first + 2 * step : first + 3 * step], x[first + 3 * step : first + 4 * step]

@@ -1,4 +1,4 @@
-"""Splitting kernels over threads; results never depend on how many there are."""
+"""Splitting kernels over threads; results never depend on the number of threads."""
 
 import os
 import threading
@@ -6,64 +6,65 @@ from collections.abc import Callable
 from itertools import pairwise
 from queue import SimpleQueue
 
-from hushbit.checks import whole
-
+MAX_THREADS = 1024
 _setting = {"threads": 0}
-_crews: dict[int, "SimpleQueue[_Share]"] = {}
+_worker_queues: dict[int, "SimpleQueue[_Task]"] = {}
 
 
-def _forget() -> None:
-    # A forked child has none of its parent's threads, so it must not wait for them.
-    _crews.clear()
+def _reset_after_fork() -> None:
+    # A forked child has none of the threads of its parent and must start its own.
+    _worker_queues.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def available() -> int:
+def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def get_threads() -> int:
-    """Threads that kernels use: as set, else HUSHBIT_THREADS, else all cores."""
+    """Threads that kernels use: as set, otherwise HUSHBIT_THREADS, otherwise all cores."""
     if _setting["threads"]:
         return _setting["threads"]
-    asked = os.environ.get("HUSHBIT_THREADS", "")
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else available()
+    wanted = os.environ.get("HUSHBIT_THREADS", "")
+    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else available_cores()
 
 
 def set_threads(count: int) -> None:
-    """Use this many threads from now on; 0 goes back to the default."""
-    _setting["threads"] = whole("threads", count, 0, 1024)
+    """Use this many threads from now on; 0 restores the default."""
+    if type(count) is not int or not 0 <= count <= MAX_THREADS:
+        raise ValueError(f"threads must be a whole number from 0 to {MAX_THREADS}; got {count!r}")
+    _setting["threads"] = count
 
 
-def spread(run: Callable[[int, int], None], parts: int) -> None:
-    """Call run(first, last) on consecutive shares of range(parts), one share a thread."""
+def parallel_for(run: Callable[[int, int], None], parts: int) -> None:
+    """Call run(first, last) on consecutive shares of range(parts), one share for each thread."""
     workers = min(get_threads(), parts)
     if workers <= 1:
         run(0, parts)
         return
     bounds = list(pairwise(parts * share // workers for share in range(workers + 1)))
-    shares = [_Share(run, low, high) for low, high in bounds[1:]]
-    jobs = _crew(workers - 1)
-    for share in shares:
-        jobs.put(share)
-    # The caller takes a share itself: waking one thread less is worth it for small jobs.
+    tasks = [_Task(run, low, high) for low, high in bounds[1:]]
+    queue = _worker_queue(workers - 1)
+    for task in tasks:
+        queue.put(task)
+    # The caller runs the first share itself: small jobs profit from waking one thread less.
     try:
         run(*bounds[0])
     finally:
-        # Nobody may write into the arrays any more when the caller goes on, even after an error.
-        for share in shares:
-            share.wait()
-    for share in shares:
-        if share.error is not None:
-            raise share.error
+        # No thread may write to the arrays after this function ends, not even after an error.
+        for task in tasks:
+            task.wait()
+    for task in tasks:
+        if task.error is not None:
+            raise task.error
 
 
-class _Share:
-    """A part of the work in another thread. A `Future` does the same, with far more locks."""
+class _Task:
+    """A share of the work for another thread; lighter than a `Future`, which takes more locks."""
 
     def __init__(self, run: Callable[[int, int], None], first: int, last: int) -> None:
         self.run, self.first, self.last = run, first, last
@@ -71,7 +72,7 @@ class _Share:
         self.busy = threading.Lock()
         self.busy.acquire()
 
-    def do(self) -> None:
+    def execute(self) -> None:
         try:
             self.run(self.first, self.last)
         except BaseException as error:
@@ -83,16 +84,16 @@ class _Share:
         self.busy.acquire()
 
 
-def _crew(size: int) -> "SimpleQueue[_Share]":
-    """The queue of so many threads that wait for work; started once."""
-    jobs = _crews.get(size)
-    if jobs is None:
-        jobs = _crews.setdefault(size, SimpleQueue())
+def _worker_queue(size: int) -> "SimpleQueue[_Task]":
+    """The queue of `size` threads that wait for tasks; they are started once."""
+    queue = _worker_queues.get(size)
+    if queue is None:
+        queue = _worker_queues.setdefault(size, SimpleQueue())
         for _ in range(size):
-            threading.Thread(target=_work, args=(jobs,), name="hushbit", daemon=True).start()
-    return jobs
+            threading.Thread(target=_work, args=(queue,), name="hushbit", daemon=True).start()
+    return queue
 
 
-def _work(jobs: "SimpleQueue[_Share]") -> None:
+def _work(queue: "SimpleQueue[_Task]") -> None:
     while True:
-        jobs.get().do()
+        queue.get().execute()

@@ -1,37 +1,59 @@
-"""What a ballot guarantees its user, in three units: per bit, per message, per run.
+"""The guarantee of one mechanism, in three units: per bit, per message, per run.
 
-A run counts the rounds in which one user takes part. No amplification by sampling is claimed: a
-server that picks users sees who sends.
+A run counts the rounds in which one user takes part. No amplification by sampling is claimed,
+because the server that selects users sees who sends.
+
+The guarantee also states k-anonymity: the least number of points that are consistent with one
+noiseless bit. It makes no assumption on prior knowledge, ignores noise and decays over rounds, so
+it does not replace differential privacy.
 """
 
 import math
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hushbit.checks import whole
+from hushbit.checks import check_delta, check_int
 from hushbit.errors import InvalidInput
-from hushbit.privacy.anonymity import k_per_block, survivors
-from hushbit.privacy.arguments import MOST_BITS, failure_probability
-from hushbit.privacy.bits import epsilon_of
-from hushbit.privacy.composition import Bound, smallest
-from hushbit.privacy.cost import Cost
-from hushbit.privacy.intervals import log_tail
-from hushbit.privacy.mixed import epsilon_of_mixed
-from hushbit.privacy.renyi import epsilon_of_renyi
-from hushbit.privacy.zcdp import epsilon_of_zcdp
+from hushbit.privacy.accountant import Bound, Cost, composed_bound, smallest
+from hushbit.privacy.binomial import log_tail
+from hushbit.privacy.composition import MAX_BITS, Groups, probability_of_different_signs
 
 DELTA = 1e-5
-SHOWN_ROUNDS = 100
-QUICK_BITS = 20_000
-"""Above so many bits a one-line display bounds them by Renyi orders instead of exactly."""
+"""The delta of one-line displays."""
 
-Groups = tuple[tuple[float, int], ...]
+SHOWN_ROUNDS = 100
+"""The rounds of one-line displays."""
+
+QUICK_BITS = 20_000
+"""One-line displays bound more bits than this by Renyi orders instead of exactly."""
+
+
+def k_per_block(points: int) -> int:
+    """Least number of points consistent with a noiseless bit: N/2 for even N, (N-1)/2 for odd N.
+
+    >>> k_per_block(2), k_per_block(3), k_per_block(16)
+    (1, 1, 8)
+    """
+    return check_int("points", points, 2) // 2
+
+
+def expected_candidates(points: int, rounds: int) -> float:
+    """Expected number of points consistent with T noiseless rounds: 1 + (N-1) (1 - pi)^T.
+
+    pi is the probability that a word gives two points different signs; for even N,
+    1 - pi = (N-2) / (2(N-1)). The formula depends on words through pi only, so it holds for uniform
+    balanced words and for signed Hadamard words.
+
+    >>> round(expected_candidates(8, 3), 3)
+    1.551
+    """
+    same = 1 - probability_of_different_signs(points)
+    return float(1 + (points - 1) * same ** check_int("rounds", rounds, 0))
 
 
 @dataclass(frozen=True)
-class Level:
-    """One line of a report: which unit, its epsilon and delta, and what proves them."""
+class GuaranteeRow:
+    """One line of a report: the unit, its epsilon and delta, and the rule that proves them."""
 
     unit: str
     epsilon: float
@@ -39,19 +61,23 @@ class Level:
     proof: str
 
     def row(self) -> dict[str, Any]:
-        """The figures as plain data."""
+        """The fields as a dictionary."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """Local differential privacy of one ballot against everyone who sees it and the keys.
+    """Local differential privacy of one ballot, against everyone who sees it and the keys.
 
-    `groups` lists (epsilon, how many): bits of randomized response, or whatever `unit` names
-    (an entry, a block) with pure local privacy of that level. `rho`, if given, is a zCDP level
-    of the whole message. `k_anonymity` is the least number of points that fit a block's noiseless
-    bits, `points` the size of each stage if known; k holds for one round without a prior and
-    decays over rounds, so it is no substitute.
+    groups        pairs (epsilon, count): randomized-response bits, or other units (an entry, a
+                  block) with pure local privacy of that level
+    dim           entries of the update
+    message_bits  payload bits of one ballot
+    k_anonymity   least number of points consistent with the noiseless bits of one block
+    rho           zCDP parameter of the whole message, if one is proven
+    unit          what `groups` counts: bit, entry, block
+    note          a remark for the report
+    points        number of points of each stage, if known
     """
 
     groups: Groups
@@ -75,7 +101,7 @@ class Guarantee:
 
     @property
     def cost(self) -> Cost:
-        """What a ledger charges for one ballot."""
+        """The cost of one ballot, as the accountant and the ledger count it."""
         finite = self.rho is not None and math.isfinite(self.rho)
         return Cost(self.groups, self.rho if finite else None)
 
@@ -89,61 +115,61 @@ class Guarantee:
         """The smallest proven epsilon of a run; see `run_bound`."""
         return self.run_bound(rounds, delta, participation).epsilon
 
-    def bound(self, rounds: int = 1, delta: float = 0.0) -> Bound:
-        """The smallest valid bound for rounds taken part in, and the rule that proves it."""
-        return self._bound(rounds, delta, exact=True)
+    def bound(
+        self, rounds: int = 1, delta: float = 0.0, *, max_exact_bits: int = MAX_BITS
+    ) -> Bound:
+        """The smallest proven bound for a user who takes part in `rounds` rounds, and its rule.
+
+        The mechanism is fixed before the run (`adaptive=False` of `composed_bound`).
+        """
+        times = check_int("rounds", rounds, 0)
+        sent = [self.cost.times(times)] if times else []
+        found = composed_bound(sent, delta, adaptive=False, max_exact_bits=max_exact_bits)
+        names = {"pure": f"sum over {_plural(self.unit)}", "zCDP": "l2 clip, zCDP"}
+        return replace(found, method=names.get(found.method, found.method))
 
     def run_bound(
         self, rounds: int, delta: float = 0.0, participation: float | None = None
     ) -> Bound:
         """The bound for one user in a run of `rounds` rounds.
 
-        `participation` says in how many rounds the user takes part: a whole number, or None for
-        all. A float is the probability of taking part, drawn afresh each round and independent of
-        data. An expected number is no guarantee, so half of delta then pays for the event of
-        taking part more often than counted; with delta = 0 every round counts.
+        `participation` is the number of rounds in which the user takes part: an integer, or None
+        for all. A float is the probability of taking part, drawn anew in each round and independent
+        of data. An expected number of rounds is no guarantee: the bound counts so many rounds that
+        the user takes part in more with probability at most delta / 2, and has the other half of
+        delta for the rounds counted. With delta = 0 every round counts.
         """
-        times, left, chance = rounds_counted(rounds, delta, participation)
+        times, left, chance = participation_bound(rounds, delta, participation)
         found = self.bound(times, left)
         if not chance:
             return found
         method = f"{found.method}; more than {times} rounds with probability <= {chance:.2g}"
         return smallest([self.bound(rounds, delta), Bound(found.epsilon, delta, method)], delta)
 
-    def _bound(self, rounds: int, delta: float, exact: bool) -> Bound:
-        times = whole("rounds", rounds, 0)
-        delta = failure_probability(delta)
-        if times == 0:
-            return Bound(0.0, 0.0, "nothing was sent")
-        pure = math.fsum(epsilon * count for epsilon, count in self.groups) * times
-        bounds = [Bound(pure, 0.0, f"sum over {_plural(self.unit)}")]
-        if delta > 0 and math.isfinite(pure):
-            bounds.append(_composed(self.groups, times, delta, exact))
-        if delta > 0 and self.rho is not None:
-            bounds.append(Bound(_of_rho(self.rho * times, delta), delta, "l2 clip, zCDP"))
-        return smallest(bounds, delta)
-
     def levels(
         self, rounds: int, *, delta: float, participation: float | None = None
-    ) -> list[Level]:
-        """Every unit side by side: bit, message and run, purely and at `delta`."""
-        failure_probability(delta, zero=False)
-        counted = rounds_counted(rounds, delta, participation)[0]
+    ) -> list[GuaranteeRow]:
+        """One row for each unit: bit, message and run, at delta 0 and at `delta`."""
+        check_delta(delta, zero=False)
+        counted = participation_bound(rounds, delta, participation)[0]
         sent = sum(count for _, count in self.groups)
         message = f"one message of {sent} {self.unit if sent == 1 else _plural(self.unit)}"
-        run = f"run of {rounds} round{'s' * (rounds != 1)}, {_taking_part(participation, counted)}"
+        taking_part = _participation_text(participation, counted)
+        run = f"run of {rounds} round{'s' * (rounds != 1)}, {taking_part}"
         proof = "randomized response" if self.unit == "bit" else "its own noise"
-        found = [Level(f"one {self.unit}", self.epsilon_per_bit, 0.0, proof)]
+        found = [GuaranteeRow(f"one {self.unit}", self.epsilon_per_bit, 0.0, proof)]
         for unit, bounds in (
             (message, [self.bound(1, d) for d in (0.0, delta)]),
             (run, [self.run_bound(rounds, d, participation) for d in (0.0, delta)]),
         ):
-            found += [Level(unit, b.epsilon, d, b.method)
-                      for b, d in zip(bounds, (0.0, delta), strict=True)]  # fmt: skip
+            found += [
+                GuaranteeRow(unit, b.epsilon, d, b.method)
+                for b, d in zip(bounds, (0.0, delta), strict=True)
+            ]
         return found
 
     def report(self, rounds: int, *, delta: float, participation: float | None = None) -> str:
-        """All levels as text, with k, its decay over the rounds, and what is not claimed."""
+        """All levels as text, with k-anonymity and the note."""
         levels = self.levels(rounds, delta=delta, participation=participation)
         wide = max(len(level.unit) for level in levels)
         lines = ["Local differential privacy of one user, against all who see ballots and keys:"]
@@ -157,49 +183,58 @@ class Guarantee:
         return "\n".join(lines)
 
     def anonymity(self, rounds: int) -> str:
-        """k in words: for each stage, and what noiseless bits leave after the rounds."""
-        text = f"k = {self.k_anonymity} per block and round without noise"
+        """k-anonymity in words: for each stage, and what remains of it after `rounds` rounds."""
+        text = self._k_text()
+        if self.k_anonymity == 1:
+            return f"{text}."
         if len(self.points) > 1:
             stages = " x ".join(str(k_per_block(count)) for count in self.points)
             text += f" (stages: {stages})"
+        text += " without noise; decays over rounds"
         if self.points:
-            left = math.prod(survivors(count, rounds) for count in self.points)
-            text += f"; decays over rounds: {left:.4g} points left after {rounds}"
-        else:
-            text += "; decays over rounds"
-        return text + " (noiseless); no substitute for epsilon"
+            left = math.prod(expected_candidates(count, rounds) for count in self.points)
+            text += f": {left:.4g} of {math.prod(self.points)} points expected after {rounds}"
+        return f"{text}. Does not replace epsilon."
 
-    def line(self) -> str:
-        """One line with every unit, for reprs and progress."""
+    def _k_text(self) -> str:
+        k = self.k_anonymity
+        return (
+            "k-anonymity: none (k = 1)" if k == 1 else f"k-anonymity: k = {k} per block and round"
+        )
+
+    def summary(self) -> str:
+        """One line with every unit and k."""
         parts = [f"epsilon {_number(self.epsilon_per_bit)} per {self.unit}"]
-        units = ((1, "per message"), (SHOWN_ROUNDS, f"per run of {SHOWN_ROUNDS} rounds taken part"))
+        units = ((1, "per message"), (SHOWN_ROUNDS, f"per run of {SHOWN_ROUNDS} rounds"))
         for times, unit in units:
-            sent = times * sum(count for _, count in self.groups)
-            found = self._bound(times, DELTA, exact=sent <= QUICK_BITS)
+            found = self.bound(times, DELTA, max_exact_bits=QUICK_BITS)
             parts.append(
                 f"{_number(self.bound(times).epsilon)} {unit} "
                 f"({_number(found.epsilon)} at delta {DELTA:g} by {found.method})"
             )
-        parts.append(f"k = {self.k_anonymity} per block and round")
-        parts.append(f"{self.bits_per_entry:.4g} bits per entry")
+        parts.append(self._k_text())
+        parts.append(f"bits per entry: {self.bits_per_entry:.4g}")
         return ", ".join(parts)
 
     def __str__(self) -> str:
-        return self.line()
+        return self.summary()
 
     def __repr__(self) -> str:
-        return f"Guarantee({self.line()})"
+        return f"Guarantee({self.summary()})"
 
 
-def rounds_counted(
+def participation_bound(
     rounds: int, delta: float, participation: float | None
 ) -> tuple[int, float, float]:
-    """Rounds to count, the delta left for them, and the chance of more (0 if impossible)."""
-    total, delta = whole("rounds", rounds, 0), failure_probability(delta)
+    """Rounds to count, the delta that remains for them, and the probability of more rounds.
+
+    The probability is 0 if more rounds are impossible.
+    """
+    total, delta = check_int("rounds", rounds, 0), check_delta(delta)
     if participation is None:
         return total, delta, 0.0
     if not isinstance(participation, float):
-        return whole("participation", participation, 0, total), delta, 0.0
+        return check_int("participation", participation, 0, total), delta, 0.0
     if not 0 < participation <= 1:
         raise InvalidInput(
             "participation is a whole number of rounds, or a probability as a float above 0 and "
@@ -215,25 +250,7 @@ def rounds_counted(
     return (high, delta / 2, delta / 2) if high < total else (total, delta, 0.0)
 
 
-@lru_cache(maxsize=512)
-def _composed(groups: Groups, times: int, delta: float, exact: bool) -> Bound:
-    """The bound of all bits together; beyond what exact composition accepts, by Renyi orders."""
-    total = [(epsilon, count * times) for epsilon, count in groups]
-    if not exact or sum(count for _, count in total) > MOST_BITS:
-        return Bound(epsilon_of_renyi(total, delta), delta, "Renyi orders")
-    if len({epsilon for epsilon, _ in groups}) == 1:
-        found = epsilon_of(groups[0][0], sum(count for _, count in total), delta)
-    else:
-        found = epsilon_of_mixed(total, delta)
-    return Bound(found, delta, "exact composition")
-
-
-@lru_cache(maxsize=512)
-def _of_rho(rho: float, delta: float) -> float:
-    return epsilon_of_zcdp(rho, delta)
-
-
-def _taking_part(participation: float | None, counted: int) -> str:
+def _participation_text(participation: float | None, counted: int) -> str:
     if isinstance(participation, float):
         return f"taking part with probability {participation:g}, {counted} counted"
     return f"{counted} taken part in"
@@ -244,4 +261,4 @@ def _plural(unit: str) -> str:
 
 
 def _number(value: float) -> str:
-    return "inf" if math.isinf(value) else f"{value:.4g}" if value < 1e4 else f"{value:.0f}"
+    return f"{value:.0f}" if 1e4 <= value < 1e15 else f"{value:.4g}"

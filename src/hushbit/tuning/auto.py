@@ -1,140 +1,457 @@
-"""CPA without knobs: rotated, with points that follow the updates by private votes.
+"""AutoCPA: rotated CPA whose points adapt to the updates, tuned by private votes on the norm.
 
-The mechanism of a round is immutable; `after(tally)` gives the next round's, from what a server
-sees and nothing else:
+The mechanism of a round is immutable. `next_round(tally)` computes the next one from the tally, so
+tuning is post-processing and costs no privacy:
 
-    belief  about the median norm, moved by the votes (`belief.py`)
-    signal  power of the mean, from the tally: |mean|² less the known noise (post-processing)
-    ratio   how far out the points lie, by the smallest predicted error (`ratio.py`)
-    ceiling how far the norm may rise in one round, once the search for it is over
+    belief   distribution of the median norm, updated by the votes (`NormBelief`)
+    signal   power of the mean: |mean|² minus the known noise
+    ratio    distance of the points, with the smallest predicted error (`best_ratio`)
+    ceiling  limit of the norm in the next round, once the search for the norm has converged
+
+**Belief.** A vote is a randomized response to the question whether the norm of one user is at most
+a public level. If log2 norms are logistic about their median m with a spread s, a user answers yes
+with probability
+
+    P(yes | m, s) = 1/2 + beta (F((log2 level - m) / s) - 1/2),     F(x) = 1 / (1 + e^-x)
+
+and Bayes' rule updates the weights on a grid of medians, averaged over the spreads. The level is
+the median of the belief, which makes this probabilistic bisection. The belief widens a little
+between rounds, because norms drift during training.
+
+**Bits.** `AutoRequirements` chooses points, stages, subset or clip once; they are scaled every
+round.
+
+**Ratio.** Lengths are in units of s, the rms of an entry in the update of the median user. Rotated
+entries of a user of size t (in units of s) are Gaussian, so points at ±c keep the fraction
+
+    kept(t) = E[x clip(x, c)] / E[x²] = erf(c / (t sqrt(2)))
+
+of them (a clip of the norm: min(1, c/t)). Sizes are log-normal about 1. After division by the mean
+fraction, gain = E[t] / E[t kept(t)], the error of each entry of the mean is
+
+    error(c) = gain² c² noise / K  +  signal · E[t (gain kept(t) - 1)²] / E[t]
+
+where `noise` is that of randomized response for points at ±1, and `signal` is the power of an entry
+of the mean. The second term exists because large updates are clipped by more than small ones.
 """
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.checks import length
-from hushbit.decode import Estimate
+from hushbit.checks import (
+    Floats,
+    check_delta,
+    check_float,
+    check_int,
+    check_positive,
+    check_scale,
+)
 from hushbit.errors import InvalidInput
-from hushbit.mechanism import Mechanism
-from hushbit.tally import Tally
-from hushbit.tuning.belief import NormBelief
-from hushbit.tuning.budget import Budget
-from hushbit.tuning.norm_vote import COUNTER, NormVote
-from hushbit.tuning.ratio import best_ratio, predicted
+from hushbit.mechanism import Mechanism, State, Votes
+from hushbit.tally.estimate import Estimate
+from hushbit.tally.tally import Counters, Tally
+from hushbit.tuning.calibrate import calibrate
+from hushbit.tuning.plan import plan
+from hushbit.wire.keys import RoundKey
+from hushbit.wrappers import NORM_COUNTER, NormVote, Rotated, Wrapper
 
-State = dict[str, NDArray[np.float64]]
+LOG2_NORMS = np.arange(-640, 321) / 8.0
+"""Candidate medians as log2 of a norm, eight for each octave (factor of two)."""
 
-CAREFUL = 0.25
-"""Points follow this quantile of the belief: too small costs little, too large is all noise."""
+NORM_SPREADS = (0.03, 0.1, 0.3, 0.6, 1.2)
+"""Scales of the logistic distribution of log2 norms: from equal norms to factors of ten."""
 
-SETTLED = 1.5
-"""Ratio of the belief's quartiles below which the search for the norm is over."""
+MAX_VOTES = 3000
+"""Larger numbers of votes have the weight of this many: the logistic model is not exact."""
 
-RISE, FALL = 2 ** (1 / 8), 0.97
-"""Once settled, points rise by at most an eighth of an octave a round, or to where they were.
+DRIFT_KERNEL = np.array([0.15, 0.7, 0.15])
+"""The convolution that widens the belief between rounds, by about 0.07 octaves."""
 
-The ceiling falls slowly. Without it a leap of the gradients takes the points, the steps and so
-the next gradients along, and training blows up.
+UNIFORM_SHARE = 1e-3
+"""Share of the belief that is uniform over all norms, so that votes can always correct it."""
+
+
+@dataclass(frozen=True, eq=False)
+class NormBelief:
+    """Weights, summing to one, of the candidate medians in LOG2_NORMS. Immutable."""
+
+    weights: Floats
+
+    def __post_init__(self) -> None:
+        weights = self.weights
+        if (
+            not isinstance(weights, np.ndarray)
+            or weights.shape != LOG2_NORMS.shape
+            or weights.dtype != np.float64
+            or not (np.isfinite(weights).all() and (weights >= 0).all())
+            or abs(weights.sum() - 1) > 1e-9
+        ):
+            raise InvalidInput(
+                f"a belief must be {LOG2_NORMS.size} float64 weights that sum to one"
+            )
+
+    @classmethod
+    def from_guess(cls, norm: float, octaves: float) -> "NormBelief":
+        """A belief centred at `norm`, with half of its weight within so many octaves."""
+        distance = (LOG2_NORMS - math.log2(check_scale("norm", norm))) / check_positive(
+            "octaves", octaves
+        )
+        # The heavy tails of a Cauchy distribution allow a wrong guess to be corrected quickly.
+        weights = 1 / (1 + distance**2)
+        return cls(weights / weights.sum())
+
+    def quantile(self, share: float) -> float:
+        """The norm below which the median lies with the given probability."""
+        if not 0 < check_float("share", share) < 1:
+            raise InvalidInput(f"share must lie between 0 and 1; got {share!r}")
+        cumulative = np.cumsum(self.weights)
+        at = int(np.searchsorted(cumulative, share))
+        below = cumulative[at] - self.weights[at]
+        # Each weight covers an interval about its point, so that the level changes continuously.
+        inside = (share - below) / self.weights[at] - 0.5
+        return float(2.0 ** (LOG2_NORMS[at] + inside / 8.0))
+
+    def updated(self, level: float, yes: int, users: int, beta: float) -> "NormBelief":
+        """The belief after `yes` of `users` answered that their norm is at most `level`."""
+        users = check_int("users", users, 1)
+        yes = check_int("yes", yes, 0, users)
+        distance = math.log2(check_scale("level", level)) - LOG2_NORMS
+        below = 1 / (1 + np.exp(-np.clip(distance / np.array(NORM_SPREADS)[:, None], -50, 50)))
+        chance = np.clip(0.5 + beta * (below - 0.5), 1e-6, 1 - 1e-6)
+        log_likelihood = yes * np.log(chance) + (users - yes) * np.log1p(-chance)
+        log_likelihood *= min(1.0, MAX_VOTES / users)
+        log_likelihood -= log_likelihood[:, self.weights > 0].max()
+        weights = self.weights * np.exp(log_likelihood).mean(axis=0)
+        weights = np.convolve(weights / weights.sum(), DRIFT_KERNEL, mode="same")
+        weights = (1 - UNIFORM_SHARE) * weights / weights.sum() + UNIFORM_SHARE / LOG2_NORMS.size
+        return NormBelief(weights / weights.sum())
+
+
+VOTE_SHARE = 0.1
+"""Share of the epsilon of a whole message that is spent on the vote on the norm."""
+
+
+@dataclass(frozen=True)
+class AutoRequirements:
+    """Requirements of a mechanism: epsilon in one unit, and optionally k and bits."""
+
+    dim: int
+    users: int
+    epsilon_per_bit: float | None = None
+    epsilon_per_message: float | None = None
+    delta: float | None = None
+    k: int | None = None
+    bits_per_weight: float | None = None
+
+    def __post_init__(self) -> None:
+        check_int("dim", self.dim, 1)
+        check_int("users", self.users, 1)
+        if (self.epsilon_per_bit is None) == (self.epsilon_per_message is None):
+            raise InvalidInput("give either epsilon_per_bit or epsilon_per_message")
+        if (self.epsilon_per_message is None) != (self.delta is None):
+            raise InvalidInput(
+                "epsilon_per_message needs delta (0 for pure epsilon; --message-delta on the "
+                "command line), and epsilon_per_bit takes none; got epsilon_per_message = "
+                f"{self.epsilon_per_message!r}, delta = {self.delta!r}"
+            )
+        if self.epsilon_per_bit is not None:
+            check_positive("epsilon_per_bit", self.epsilon_per_bit, infinite=True)
+            return
+        check_positive("epsilon_per_message", self.epsilon_per_message)
+        check_delta(self.delta)
+        if self.k not in (None, 1) or self.bits_per_weight is not None:
+            raise InvalidInput(
+                "epsilon_per_message determines the number of bits, with k = 1: leave out k and "
+                "bits_per_weight"
+            )
+
+    @property
+    def clip_kind(self) -> str:
+        """What is clipped: entries, or the norm where (epsilon, delta) needs it."""
+        return "norm" if self.delta else "entries"
+
+    @property
+    def vote_epsilon(self) -> float:
+        """Epsilon of the vote on the norm."""
+        if self.epsilon_per_bit is not None:
+            return self.epsilon_per_bit
+        assert self.epsilon_per_message is not None
+        return VOTE_SHARE * self.epsilon_per_message
+
+    @cached_property
+    def base(self) -> Mechanism:
+        """The mechanism for points at ±1 (or norms up to 1), without the rotation."""
+        if self.epsilon_per_bit is not None:
+            return plan(
+                self.dim,
+                self.users,
+                epsilon_per_bit=self.epsilon_per_bit,
+                radius=1.0,
+                k=1 if self.k is None else self.k,
+                bits_per_entry=self.bits_per_weight,
+            ).best.mechanism
+        assert self.epsilon_per_message is not None
+        if self.delta == 0:
+            remaining = self.epsilon_per_message - self.vote_epsilon
+            return calibrate(self.dim, remaining, 0.0, radius=1.0)
+        return self._clipped()
+
+    def _clipped(self) -> Mechanism:
+        """The l2-clipped mechanism whose bits and norm vote cost the whole budget, by bisection."""
+        assert self.epsilon_per_message is not None
+        assert self.delta is not None
+        low, high = 0.0, self.epsilon_per_message
+        best: Mechanism | None = None
+        for _ in range(18):
+            middle = (low + high) / 2
+            rotated: Any = calibrate(self.dim, middle, self.delta, clip=1.0, rotate=True)
+            guarantee = NormVote(rotated, 1.0, self.vote_epsilon).guarantee
+            if guarantee.epsilon_per_message(self.delta) <= self.epsilon_per_message * (1 - 1e-9):
+                low, best = middle, rotated.inner
+            else:
+                high = middle
+        if best is None:
+            raise InvalidInput(f"epsilon_per_message = {self.epsilon_per_message} is too small")
+        return best
+
+    @cached_property
+    def noise(self) -> float:
+        """Variance that the bits of one user add to an entry at ratio 1, in units of its rms²."""
+        per_entry = self.base.noise_per_user(0.0)
+        return per_entry * self.dim if self.clip_kind == "norm" else per_entry
+
+    def mechanism(self, norm: float, ratio: float) -> Mechanism:
+        """The mechanism for updates of a norm, with points at ±ratio rms (clip: ratio norms)."""
+        if self.clip_kind == "entries":
+            return Rotated(self.base.scaled(ratio * norm / math.sqrt(self.dim)))
+        base: Any = self.base  # a CPA whose clip and radius are scaled together
+        size = norm * ratio
+        return Rotated(replace(base, radius=base.radius * size, clip=base.clip * size))
+
+
+SIZE_SPREAD = 0.6
+"""Standard deviation of log2 norms that predictions assume."""
+
+RATIOS = np.geomspace(0.5, 8.0, 81)
+"""Ratios to choose from; smaller ones gain less than half a decibel (bits are nearly signs)."""
+
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
+_SIZES = 2.0 ** (SIZE_SPREAD * _NODES)
+_CHANCES = _WEIGHTS / _WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class PointScale:
+    """Ratio of the points, gain that corrects the clipping on average, and predicted error."""
+
+    ratio: float
+    gain: float
+    error: float
+
+
+def predict_error(
+    ratio: float, users: int, noise: float, signal: float, clip_kind: str = "entries"
+) -> PointScale:
+    """The error of the decoded mean for points at `ratio`, per entry, in units of s²."""
+    gain, size_bias = _effects(check_positive("ratio", ratio), clip_kind)
+    if check_float("signal", signal) < 0:
+        raise InvalidInput(f"signal must be at least 0; got {signal!r}")
+    from_bits = gain**2 * ratio**2 * check_positive("noise", noise) / check_int("users", users, 1)
+    return PointScale(float(ratio), gain, from_bits + signal * size_bias)
+
+
+def best_ratio(users: int, noise: float, signal: float, clip_kind: str = "entries") -> PointScale:
+    """The ratio with the smallest predicted error.
+
+    >>> best_ratio(users=10, noise=16.7, signal=0.1).ratio < best_ratio(10**5, 16.7, 0.1).ratio
+    True
+    """
+    gains, size_biases = _effects_of_ratios(clip_kind)
+    each = check_positive("noise", noise) / check_int("users", users, 1)
+    errors = (gains * RATIOS) ** 2 * each + check_float("signal", signal) * size_biases
+    return predict_error(float(RATIOS[np.argmin(errors)]), users, noise, signal, clip_kind)
+
+
+@cache
+def _effects_of_ratios(clip_kind: str) -> tuple[Floats, Floats]:
+    """The gains and size biases of all RATIOS."""
+    gains, size_biases = zip(*(_effects(float(ratio), clip_kind) for ratio in RATIOS), strict=True)
+    return np.array(gains), np.array(size_biases)
+
+
+def _effects(ratio: float, clip_kind: str) -> tuple[float, float]:
+    """Gain, and size bias E[t (gain kept(t) - 1)²] / E[t]."""
+    kept = _kept(ratio, clip_kind)
+    gain = float(_CHANCES @ _SIZES / (_CHANCES @ (_SIZES * kept)))
+    size_bias = float(_CHANCES @ (_SIZES * (gain * kept - 1) ** 2) / (_CHANCES @ _SIZES))
+    return gain, size_bias
+
+
+def _kept(ratio: float, clip_kind: str) -> Floats:
+    """The fraction kept(t) for all _SIZES."""
+    if clip_kind == "norm":
+        return np.minimum(1.0, ratio / _SIZES)
+    if clip_kind != "entries":
+        raise InvalidInput(f"clip_kind must be entries or norm; got {clip_kind!r}")
+    return np.array([math.erf(ratio / size / math.sqrt(2)) for size in _SIZES.tolist()])
+
+
+NORM_QUANTILE = 0.25
+"""Quantile of the belief that sets the points: small points cost little, large ones add noise."""
+
+CONVERGED_RATIO = 1.5
+"""Ratio of the quartiles of the belief below which the search for the norm has converged."""
+
+MAX_GROWTH, CEILING_DECAY = 2 ** (1 / 8), 0.97
+"""After convergence, the norm grows by at most an eighth of an octave a round.
+
+It may always return to the ceiling of earlier rounds, which decays slowly. Without a ceiling, one
+jump of the gradients enlarges the points, the steps and the next gradients, and training diverges.
 """
 
 FIRST_SIGNAL = 0.1
 SIGNAL_MEMORY = 0.7
 
 
-class AutoCPA(NormVote):
-    """The mechanism of one round of `CPA.auto`; `after` gives the next one.
+@dataclass(frozen=True, eq=False, repr=False)
+class AutoCPA(Wrapper):
+    """CPA whose points adapt to the updates; only the requirements have to be given.
 
-    The estimate undoes on average what the points cut off; it is not unbiased for every user, and
-    says so.
+    dim                  entries of an update
+    users                users who vote in a round
+    epsilon_per_bit      epsilon of each bit, or
+    epsilon_per_message  epsilon of the whole ballot, with `delta` (0 for a pure guarantee)
+    k                    k-anonymity of each block
+    bits_per_weight      bits of each weight
+    first_norm           a public guess of the norm of an update
+    first_octaves        the norm is within a factor 2^first_octaves with probability 1/2
+
+    An object is the mechanism of one round; `next_round(tally)` is that of the next round. Private
+    votes on the norm correct the first guess. The estimate corrects the clipping on average, not
+    for every user, so its `unbiased` is False.
+
+    >>> AutoCPA(dim=7850, users=1000, epsilon_per_bit=0.5).payload_bits
+    7851
     """
 
-    def __init__(
-        self, budget: Budget, belief: NormBelief, signal: float, ceiling: float = math.inf
-    ) -> None:
-        self.budget = budget
-        self.belief = belief
-        self.signal = signal
-        self.ceiling = ceiling
-        self.choice = best_ratio(budget.users, budget.noise, signal, budget.clips)
-        self.norm = min(belief.quantile(CAREFUL), ceiling)
-        inner = budget.mechanism(self.norm, self.choice.ratio)
-        super().__init__(inner, belief.quantile(0.5), budget.vote_epsilon)
+    dim: int
+    users: int
+    _: KW_ONLY
+    epsilon_per_bit: float | None = None
+    epsilon_per_message: float | None = None
+    delta: float | None = None
+    k: int | None = None
+    bits_per_weight: float | None = None
+    first_norm: float = 1.0
+    first_octaves: float = 1.5
+    requirements: AutoRequirements = field(init=False)
+    inner: NormVote = field(init=False)
+    belief: NormBelief = field(init=False)
+    signal: float = field(init=False)
+    norm_ceiling: float = field(init=False)
+    point_scale: PointScale = field(init=False)
+    norm: float = field(init=False)
 
-    def estimate(self, tally: Tally) -> Estimate:
-        """The mean, enlarged by the gain that fits the norm which this round's votes tell of."""
-        plain = super().estimate(tally)
-        drift = self._believed(tally).quantile(0.5) / self.norm
-        # A few votes may be far off, and the noise grows with the gain: two octaves at most.
-        most = 4.0 if math.isinf(self.ceiling) else RISE**2
-        ratio = self.choice.ratio / min(max(drift, 0.25), most)
-        budget = self.budget
-        gain = predicted(ratio, budget.users, budget.noise, self.signal, budget.clips).gain
+    def __post_init__(self) -> None:
+        given = (self.dim, self.users, self.epsilon_per_bit, self.epsilon_per_message, self.delta)
+        self._set(requirements=AutoRequirements(*given, self.k, self.bits_per_weight))
+        if not 1e-20 <= check_scale("first_norm", self.first_norm) <= 1e10:
+            raise InvalidInput(f"first_norm must be from 1e-20 to 1e10; got {self.first_norm!r}")
+        belief = NormBelief.from_guess(self.first_norm, self.first_octaves)
+        self._enter(belief, FIRST_SIGNAL, math.inf)
+
+    def _enter(self, belief: NormBelief, signal: float, norm_ceiling: float) -> None:
+        """Set the state, and the mechanism that follows from the state."""
+        required = self.requirements
+        scale = best_ratio(required.users, required.noise, signal, required.clip_kind)
+        norm = min(belief.quantile(NORM_QUANTILE), norm_ceiling)
+        bits = required.mechanism(norm, scale.ratio)
+        self._set(belief=belief, signal=signal, norm_ceiling=norm_ceiling)
+        self._set(point_scale=scale, norm=norm)
+        self._set(inner=NormVote(bits, belief.quantile(0.5), required.vote_epsilon))
+
+    def _with(self, belief: NormBelief, signal: float, norm_ceiling: float) -> "AutoCPA":
+        made = object.__new__(AutoCPA)
+        made._set(**{name: getattr(self, name) for name in self.parameters()})
+        made._set(requirements=self.requirements)
+        made._enter(belief, signal, norm_ceiling)
+        return made
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The description of the norm vote of this round, which is all that a client needs."""
+        return self.inner.description
+
+    @property
+    def votes(self) -> Votes | None:
+        """The votes of the inner mechanism."""
+        return self.inner.votes
+
+    def without_clip(self) -> Mechanism:
+        """The mechanism of this round without the l2 clip."""
+        return self.inner.without_clip()
+
+    def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
+        """The mean, multiplied by the gain for the norm that the votes of this round imply."""
+        plain = self.inner.decode(counters, count, round_key)
+        drift = self._updated_belief(counters, count).quantile(0.5) / self.norm
+        # A few votes may be far off, and noise grows with the gain: at most two octaves.
+        largest = 4.0 if math.isinf(self.norm_ceiling) else MAX_GROWTH**2
+        ratio = self.point_scale.ratio / min(max(drift, 0.25), largest)
+        required = self.requirements
+        gain = predict_error(
+            ratio, required.users, required.noise, self.signal, required.clip_kind
+        ).gain
         noise = None if plain.noise is None else plain.noise * gain**2
         return Estimate(
             plain.mean * gain, plain.variance * gain**2, plain.count, unbiased=False, noise=noise
         )
 
-    def after(self, tally: Tally) -> "AutoCPA":
-        """The mechanism of the next round, given this round's tally."""
-        estimate, belief = self.estimate(tally), self._believed(tally)
+    def next_round(self, tally: Tally) -> "AutoCPA":
+        """The mechanism of the next round, given the tally of this round."""
+        estimate, belief = self.estimate(tally), self._updated_belief(tally.counters, tally.count)
         noise = float(estimate.variance.mean()) if estimate.noise is None else estimate.noise
         power = max(0.0, float(np.mean(estimate.mean**2)) - noise)
-        seen = min(1.0, power * self.dim / belief.quantile(0.5) ** 2)
-        signal = SIGNAL_MEMORY * self.signal + (1 - SIGNAL_MEMORY) * seen
-        return AutoCPA(self.budget, belief, signal, self._next_ceiling())
+        observed = min(1.0, power * self.dim / belief.quantile(0.5) ** 2)
+        signal = SIGNAL_MEMORY * self.signal + (1 - SIGNAL_MEMORY) * observed
+        return self._with(belief, signal, self._next_ceiling())
 
     def _next_ceiling(self) -> float:
-        doubt = self.belief.quantile(0.75) / self.belief.quantile(0.25)
-        if math.isinf(self.ceiling) and doubt > SETTLED:
+        uncertainty = self.belief.quantile(0.75) / self.belief.quantile(0.25)
+        if math.isinf(self.norm_ceiling) and uncertainty > CONVERGED_RATIO:
             return math.inf
-        lately = 0.0 if math.isinf(self.ceiling) else self.ceiling * FALL
-        return max(self.norm * RISE, lately)
+        decayed = 0.0 if math.isinf(self.norm_ceiling) else self.norm_ceiling * CEILING_DECAY
+        return max(self.norm * MAX_GROWTH, decayed)
 
-    def _believed(self, tally: Tally) -> NormBelief:
-        """The belief after this round's votes."""
-        yes = (tally.count + int(tally.counters[COUNTER][0])) // 2
-        return self.belief.learned(self.level, yes, tally.count, float(self.response.beta))
+    def _updated_belief(self, counters: Counters, count: int) -> NormBelief:
+        """The belief after the votes of this round."""
+        yes = (count + int(counters[NORM_COUNTER][0])) // 2
+        return self.belief.updated(self.inner.level, yes, count, float(self.inner.response.beta))
 
     @property
     def state(self) -> State:
-        """All that changes from round to round, as arrays for a checkpoint."""
-        numbers = {"signal": self.signal, "ceiling": self.ceiling}
+        """Belief, signal and ceiling as arrays for a checkpoint."""
+        numbers = {"signal": self.signal, "ceiling": self.norm_ceiling}
         return {"belief": self.belief.weights} | {n: np.array([v]) for n, v in numbers.items()}
 
-    def resumed(self, state: State) -> "AutoCPA":
-        """The mechanism of the same budget in a state that `state` gave."""
+    def with_state(self, state: State) -> "AutoCPA":
+        """The mechanism with the same requirements and the state of an earlier `state` call."""
         if not isinstance(state, Mapping) or set(state) != {"belief", "signal", "ceiling"}:
-            raise InvalidInput("a tuning state holds belief, signal and ceiling, as state gives it")
+            raise InvalidInput("a tuning state must hold belief, signal and ceiling, as in `state`")
         numbers = [state["signal"], state["ceiling"]]
-        if not all(isinstance(v, np.ndarray) and v.shape == (1,) and v.dtype.kind in "fiu"
-                   for v in numbers):  # fmt: skip
-            raise InvalidInput("signal and ceiling of a tuning state are arrays of one number")
+        if not all(
+            isinstance(v, np.ndarray) and v.shape == (1,) and v.dtype.kind in "fiu" for v in numbers
+        ):
+            raise InvalidInput("signal and ceiling of a tuning state must be arrays of one number")
         signal, ceiling = (float(value[0]) for value in numbers)
         if not (0 <= signal <= 1 and ceiling > 0):
             raise InvalidInput(
-                f"a tuning state has a signal from 0 to 1 and a ceiling above 0; got {signal!r} "
-                f"and {ceiling!r}"
+                f"a tuning state must have a signal from 0 to 1 and a ceiling above 0; "
+                f"got {signal!r} and {ceiling!r}"
             )
-        return AutoCPA(self.budget, NormBelief(state["belief"]), signal, ceiling)
-
-
-def auto(budget: Budget, first_norm: float, first_octaves: float) -> AutoCPA:
-    """The first round's mechanism, from a public guess of an update's norm and its doubt."""
-    if not 1e-20 <= length("first_norm", first_norm) <= 1e10:
-        raise InvalidInput(f"first_norm must be from 1e-20 to 1e10; got {first_norm!r}")
-    return AutoCPA(budget, NormBelief.around(first_norm, first_octaves), FIRST_SIGNAL)
-
-
-def tuned(mechanism: Mechanism, state: State) -> Mechanism:
-    """The mechanism as the state left it; one that does not tune itself as it is."""
-    return mechanism.resumed(state) if isinstance(mechanism, AutoCPA) else mechanism
-
-
-def tuning_state(mechanism: Mechanism, tally: Tally | None = None) -> State:
-    """What a checkpoint keeps of a mechanism, after a round's tally if one is given."""
-    if not isinstance(mechanism, AutoCPA):
-        return {}
-    return (mechanism if tally is None else mechanism.after(tally)).state
+        return self._with(NormBelief(state["belief"]), signal, ceiling)

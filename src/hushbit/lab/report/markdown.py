@@ -1,83 +1,100 @@
-"""A document as Markdown."""
+"""Documents as Markdown."""
 
 import re
+from collections.abc import Iterable
 
-from hushbit.lab.report.blocks import (
+from hushbit.lab.report.document import (
     Block,
+    BulletList,
+    Cell,
+    ClaimVerdicts,
     Command,
     Document,
+    Link,
+    Picture,
     Plot,
-    Points,
+    ReportTable,
     Section,
-    Table,
     Text,
-    Verdict,
-    Verdicts,
 )
-from hushbit.lab.report.summary import lead
 
 
 def write_markdown(document: Document) -> str:
-    """The same sections as the page; plots are told in a sentence."""
-    lines = [f"# {quoted(document.title)}", "", quoted(lead(document)), ""]
-    failing = [verdict for verdict in document.verdicts if not verdict.holds]
-    if failing:
-        lines += ["## What does not hold", "", *map(_verdict, failing), ""]
+    """The sections of the page as Markdown; the caption replaces a plot."""
+    lines = [f"# {escape(document.title)}", "", escape(document.headline), ""]
+    lines += _blocks(document.introduction)
+    if document.failing:
+        lines += ["## Claims that do not hold", ""]
+        lines += [
+            f"- {escape(section.title)}: {escape(verdict.claim)} — {escape(verdict.figure)}"
+            for section, verdict in document.failing
+        ]
+        lines.append("")
     for section in document.sections:
         lines += _section(section)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def quoted(text: str) -> str:
-    """Text without its power over Markdown and HTML, on one line."""
+def write_blocks(blocks: Iterable[Block]) -> str:
+    """Blocks as Markdown, to be inserted into a page."""
+    return "\n".join(_blocks(blocks)).rstrip()
+
+
+def escape(text: str) -> str:
+    """The text on one line, without any effect on Markdown or HTML."""
     flat = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\`*_|\[\]#~])", r"\\\1", flat)
+    # An underscore between letters or digits is plain text; elsewhere it may mark emphasis.
+    flat = re.sub(r"([\\`*|\[\]~])", r"\\\1", flat)
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])|^(?=[#>]|[-+]\s)", r"\\\g<0>", flat)
 
 
 def _section(section: Section) -> list[str]:
     source = f" ({section.source})" if section.source else ""
-    lines = [f"## {quoted(section.title + source)}{' — quick form' * section.quick}", ""]
+    lines = [f"## {escape(section.title + source)}", ""]
     for part in section.parts:
-        lines += [f"### {quoted(part.title)}", ""]
-        for block in part.blocks:
-            lines += [*_block(block), ""]
+        title, blocks = escape(part.title), _blocks(part.blocks)
+        if part.folded:
+            summary = f"<details><summary>{title}</summary>"
+            lines += [summary, "", *blocks, "</details>", ""]
+        else:
+            lines += [f"### {title}", "", *blocks] if title else blocks
     return lines
+
+
+def _blocks(blocks: Iterable[Block]) -> list[str]:
+    return [line for block in blocks for line in (*_block(block), "")]
 
 
 def _block(block: Block) -> list[str]:
     match block:
         case Text(text):
-            return [quoted(text)]
-        case Points(items):
-            return [f"- {quoted(item)}" for item in items]
+            return [escape(text)]
+        case Link():
+            return [_cell(block)]
+        case BulletList(items):
+            return [f"- {escape(item)}" for item in items]
         case Command(text):
             # A fence longer than any in the text cannot be closed by it.
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
             return [fence, *text.splitlines(), fence]
-        case Verdicts(items):
-            return [_verdict(item) for item in items]
-        case Plot(title, says):
-            return [f"*{quoted(title)}.* {quoted(says)}"]
-        case Table():
-            return _table(block)
+        case ClaimVerdicts(items):
+            rows = [(v.claim, "yes" if v.holds else "no", v.figure) for v in items]
+            return _rows(("claim", "holds", "figures"), ["---"] * 3, rows)
+        case Plot(title, caption):
+            return [f"*{escape(title)}.* {escape(caption)}"]
+        case Picture(title, file):
+            return [f"![{escape(title)}]({file})"]
+        case ReportTable():
+            values = "---" if block.is_text else "---:"
+            align = ["---"] * block.heads + [values] * (len(block.columns) - block.heads)
+            return [escape(block.caption), "", *_rows(block.columns, align, block.rows)]
 
 
-def _verdict(verdict: Verdict) -> str:
-    word = "holds" if verdict.holds else "does not hold"
-    return f"- **{word}**: {quoted(verdict.claim)} — {quoted(verdict.figure)}"
+def _rows(columns: Iterable[str], align: list[str], rows: Iterable[Iterable[Cell]]) -> list[str]:
+    cells = [[escape(column) for column in columns], align, *(map(_cell, row) for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in cells]
 
 
-def _table(table: Table) -> list[str]:
-    rest = "---" if table.words else "---:"
-    align = ["---"] * table.heads + [rest] * (len(table.columns) - table.heads)
-    return [
-        quoted(table.caption),
-        "",
-        _row([quoted(column) for column in table.columns]),
-        _row(align),
-        *(_row([quoted(str(cell)) for cell in row]) for row in table.rows),
-    ]
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _cell(cell: Cell) -> str:
+    text = escape(str(cell))
+    return f"[{text}]({cell.target})" if isinstance(cell, Link) else text

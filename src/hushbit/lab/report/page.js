@@ -9,11 +9,11 @@
     displayModeBar: touch.matches ? true : "hover",
     responsive: true,
     plotlyServerURL: "",
-    // Named one by one, so that no button can come in that would send data anywhere.
+    // An explicit list: no button that sends data anywhere can be added by default.
     modeBarButtons: [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]],
   };
 
-  // Colours live in the style sheet alone; an element tells what a variable means right now.
+  // Colours are defined in the style sheet only; an element resolves a variable in the current theme.
   const probe = document.body.appendChild(document.createElement("span"));
   probe.hidden = true;
   const colour = (name) => {
@@ -34,15 +34,15 @@
 
   function themedTrace(trace, hidden) {
     const ink = colour(`series-${trace.meta.series}`);
-    const made = { ...trace, visible: !keysOf(trace).some((key) => hidden.has(key)) };
-    if (trace.meta.band) return { ...made, fillcolor: faint(ink) };
-    made.marker = { ...trace.marker, color: ink };
-    if (trace.marker.line) made.marker.line = { ...trace.marker.line, color: ink };
-    if (trace.line) made.line = { ...trace.line, color: ink };
+    const themed = { ...trace, visible: !keysOf(trace).some((key) => hidden.has(key)) };
+    if (trace.meta.band) return { ...themed, fillcolor: faint(ink) };
+    themed.marker = { ...trace.marker, color: ink };
+    if (trace.marker.line) themed.marker.line = { ...trace.marker.line, color: ink };
+    if (trace.line) themed.line = { ...trace.line, color: ink };
     for (const bars of ["error_x", "error_y"]) {
-      if (trace[bars]) made[bars] = { ...trace[bars], color: ink };
+      if (trace[bars]) themed[bars] = { ...trace[bars], color: ink };
     }
-    return made;
+    return themed;
   }
 
   function themedLayout(layout, printing) {
@@ -51,7 +51,7 @@
       ...given, gridcolor: colour("rule"), linecolor: colour("rule"), tickcolor: colour("rule"),
       dividercolor: colour("rule"),
     });
-    const made = {
+    const themed = {
       ...layout,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(probe).fontFamily, size: 13, color: ink },
@@ -60,9 +60,9 @@
       },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: ink, activecolor: colour("accent") },
       xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis),
-      dragmode: touch.matches ? false : "zoom", // a finger scrolls the page, it does not zoom a plot
+      dragmode: touch.matches ? false : "zoom", // on touch screens, dragging scrolls the page
     };
-    return printing ? { ...made, width: PRINTED_WIDTH } : made;
+    return printing ? { ...themed, width: PRINTED_WIDTH } : themed;
   }
 
   function draw(plot, printing = false) {
@@ -74,7 +74,7 @@
       const ink = button.dataset.series === "" ? "ink-soft" : `series-${button.dataset.series}`;
       button.querySelector("g").setAttribute("stroke", colour(ink));
     }
-    // The words and the table beside the drawing say what its pieces would only stammer.
+    // Screen readers use the caption and the table instead of the parts of the drawing.
     for (const svg of plot.drawing.querySelectorAll(".main-svg")) svg.ariaHidden = "true";
     return done;
   }
@@ -92,7 +92,7 @@
       `<g fill="none" stroke-width="2">${line}${mark}</g></svg>`;
   }
 
-  // With two rows, the first tells colours apart (schemes) and the second dashes (variants).
+  // With two rows, the first shows colours (schemes) and the second dashes (variants).
   function look(trace, row, rows) {
     const dash = trace.line && (trace.line.dash ?? "solid");
     const symbol = trace.mode === "lines" ? undefined : trace.marker.symbol;
@@ -148,27 +148,31 @@
   const button = document.getElementById("theme");
   const nextOf = { system: "light", light: "dark", dark: "system" };
   const chosen = () => root.dataset.theme ?? "system";
-  const tell = () => { button.textContent = `Theme: ${chosen()}`; };
+  const showTheme = () => { button.textContent = `Theme: ${chosen()}`; };
   button.addEventListener("click", () => {
     const next = nextOf[chosen()];
     if (next === "system") delete root.dataset.theme;
     else root.dataset.theme = next;
     try { localStorage.setItem("hushbit-theme", next); } catch { /* see theme.js */ }
-    tell();
+    showTheme();
     drawAll(false);
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(false));
 
+  let unfolded = [];
   addEventListener("beforeprint", () => {
     root.dataset.printing = "";
+    unfolded = [...document.querySelectorAll("details.part:not([open])")];
+    for (const part of unfolded) part.open = true;
     drawAll(true);
   });
   addEventListener("afterprint", () => {
     delete root.dataset.printing;
+    for (const part of unfolded) part.open = false;
     drawAll(false);
   });
 
-  tell();
+  showTheme();
   plots.forEach(makeLegend);
   Promise.all(plots.map((plot) => draw(plot))).then(() => { root.dataset.drawn = plots.length; });
 })();

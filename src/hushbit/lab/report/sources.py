@@ -1,22 +1,113 @@
-"""What there is to report on: results of experiments and folders of runs."""
+"""Reads what a report is about: results of experiments and folders of runs."""
 
-from dataclasses import dataclass, field
+import math
+import shlex
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from hushbit.errors import InvalidInput
-from hushbit.lab.report.run_folder import CONFIG, RunFolder, read_run
-from hushbit.lab.results import FILE, Result, read_result
+from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.lab.experiments.results import FILE, Result, read_result
+from hushbit.lab.sim.settings import CONFIG, FIELDS, Settings, read_settings
+from hushbit.store.run_folder import ENVIRONMENT, SUMMARY, RunFolder
 
-DEPTH = 2
-"""How far below a named folder runs and results are looked for."""
+NUMBERS = (
+    "test_accuracy",
+    "snr_db",
+    "bytes_up",
+    "bytes_down",
+    "epsilon_per_bit",
+    "epsilon_per_message",
+    "epsilon_per_message_at_delta",
+    "epsilon_run",
+    "epsilon_run_at_delta",
+    "delta",
+    "seconds",
+)
+Row = dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run folder as data; `summary` is empty until the run is finished."""
+
+    name: str
+    settings: Settings
+    environment: dict[str, str]
+    rows: tuple[Row, ...]
+    summary: dict[str, float]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run completed its last round."""
+        return bool(self.summary)
+
+    @property
+    def command(self) -> str:
+        """The command that repeats the run in a new folder."""
+        words = ["hushbit", "run"]
+        for name, value in asdict(self.settings).items():
+            if value != FIELDS[name].default:
+                flag = "--" + name.replace("_", "-")
+                words += [flag] if value is True else [flag, str(value)]
+        return shlex.join(words) + " --out NEW"
+
+    def last(self, metric: str) -> float | None:
+        """The last measured value of a metric."""
+        measured = [row.get(metric) for row in self.rows]
+        return next((value for value in reversed(measured) if value is not None), None)
+
+
+def read_run(folder: Path, name: str) -> RunReport:
+    """Read a run folder, finished or not; anything unexpected is refused."""
+    run = RunFolder(folder, CONFIG)
+    try:
+        settings = Settings(**read_settings(run.config))
+    except HushbitError as error:
+        raise DamagedFile(f"{folder} holds no run that can be read: {error}") from error
+    rows = tuple(_figures(row, folder) for row in run.rows())
+    environment = {key: str(value) for key, value in run.read_json(ENVIRONMENT).items()}
+    summary: dict[str, float] = {}
+    if (folder / SUMMARY).exists():
+        raw = run.read_json(SUMMARY)
+        lacking = [key for key in NUMBERS if _number(raw.get(key)) is None]
+        if lacking:
+            raise DamagedFile(f"{folder / SUMMARY} lacks numbers: {', '.join(lacking)}")
+        summary = {key: float(raw[key]) for key in NUMBERS}
+    return RunReport(name, settings, environment, rows, summary)
+
+
+def _figures(row: dict[str, Any], folder: Path) -> Row:
+    """The numbers of a round; those that JSON lacks are stored as text, such as "inf"."""
+    made: Row = {}
+    for key, value in row.items():
+        found = _number(value)
+        if found is None and value is not None:
+            raise DamagedFile(
+                f"{folder}: round {row['round']} has {key} = {str(value)[:40]!r}, not a number"
+            )
+        made[key] = None if found is None or math.isnan(found) else found
+    return made
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+DEPTH = 2  # levels below a named folder that are searched for runs and results
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything found, in the order in which it was named."""
+    """The results and runs that were found, in the order in which they were named."""
 
     results: tuple[Result, ...] = field(default=())
-    runs: tuple[RunFolder, ...] = field(default=())
+    runs: tuple[RunReport, ...] = field(default=())
 
 
 def read_sources(places: list[Path]) -> Sources:
@@ -34,7 +125,7 @@ def read_sources(places: list[Path]) -> Sources:
 
 
 def _below(place: Path) -> list[Path]:
-    """Result files and run folders in a place: a file, a folder of one, or a folder of many."""
+    """Result files and run folders at or below a place."""
     if not place.exists():
         raise InvalidInput(f"{place} does not exist: name folders of hushbit run or reproduce")
     if not place.is_dir():

@@ -1,30 +1,31 @@
-"""Cells of a result as tables: published, re-created and corrected side by side."""
+"""Cells of a result as tables: published, re-created and corrected values side by side."""
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Iterable
 from typing import TypeVar
 
-from hushbit.lab.report.blocks import QUICK, Table, Value, number
-from hushbit.lab.results import VARIANTS, Cell, Metric, Result
+from hushbit.lab.experiments.results import VARIANTS, Cell, Metric, Result
+from hushbit.lab.report.document import ReportTable, Value, number, sentence_case
 
-COLUMNS = {
+VARIANT_NAMES = {
     "published": "published",
     "authors": "re-created (authors)",
     "corrected": "corrected",
     "bound": "bound",
     "exact": "exact formula",
 }
-MANY = 12
-"""Above so many places along x a table shows the last one only."""
-
-MOST_COLUMNS = 6
+QUICK_NOTE = "Quick form: fewer rounds and seeds than the full experiment."
+MAX_X_VALUES = 12
+"""A table of a line with more values of x shows the last one only."""
+MAX_SCHEME_COLUMNS = 6
 Item = TypeVar("Item")
 Place = tuple[tuple[str, str | int | float], ...]
 
 
 def place_of(cell: Cell) -> Place:
-    """What names the place of a cell, apart from x, in a form that can be looked up."""
+    """The place of a cell, apart from x, as a hashable value."""
     return tuple(cell.where.items())
 
 
@@ -33,122 +34,111 @@ def unique(items: Iterable[Item]) -> list[Item]:
     return list(dict.fromkeys(items))
 
 
-def varying(cells: Iterable[Cell]) -> list[str]:
-    """Names in `where` that differ from cell to cell, in order of appearance."""
-    cells = list(cells)
-    names = dict.fromkeys(name for cell in cells for name in cell.where)
+def varying(cells: list[Cell]) -> list[str]:
+    """Names in `where` whose values differ between cells, in order of appearance."""
+    names = unique(name for cell in cells for name in cell.where)
     return [name for name in names if len({cell.where.get(name) for cell in cells}) > 1]
 
 
-def fixed(cells: Iterable[Cell]) -> str:
-    """What is the same for all cells, as text such as "model linear, users 1,000"."""
-    cells = list(cells)
-    changing = varying(cells)
-    common = cells[0].where if cells else {}
-    return ", ".join(
-        f"{words(name)} {shown(value)}" for name, value in common.items() if name not in changing
-    )
+def place_label(where: dict[str, str | int | float], names: Iterable[str]) -> str:
+    """The named values of a place as text, such as "model linear, users 1,000"."""
+    return ", ".join(f"{readable(n)} {format_value(where[n])}" for n in names if n in where)
 
 
-def words(name: str) -> str:
-    """A name from a file as a reader sees it."""
+def readable(name: str) -> str:
+    """A name from a file with spaces for underscores."""
     return name.replace("_", " ")
 
 
-def shown(value: str | int | float) -> str:
-    """A value from a file as a reader sees it."""
+def format_value(value: str | int | float) -> str:
+    """A value from a file as text."""
     return value if isinstance(value, str) else number(value)
 
 
-def column_of(variant: str) -> str:
-    """What a variant is called at the head of its column."""
-    return COLUMNS.get(variant, words(variant))
+def value_of(cell: Cell, decimals: int | None = None) -> Value:
+    """The mean of a cell with its interval."""
+    return Value(cell.mean, cell.low, cell.high, decimals)
 
 
-def value_of(cell: Cell, places: int | None = None) -> Value:
-    """The figure of a cell."""
-    return Value(cell.mean, cell.low, cell.high, places)
-
-
-def places_for(cells: list[Cell]) -> int | None:
-    """Decimals that show the usual interval with one digit; None where four digits do better."""
+def decimals_for(cells: list[Cell]) -> int | None:
+    """Decimals that show the median interval with one digit; None means four significant digits."""
     widths = [(cell.high - cell.low) / 2 for cell in cells if cell.low != cell.high]
     largest = max((abs(cell.mean) for cell in cells), default=0.0)
     if not widths or not 1 <= largest < 1e5:
         return None
-    places = min(4, max(1, -math.floor(math.log10(statistics.median(widths)))))
-    return places if min(widths) >= 10.0 ** -(places + 1) else None
+    decimals = min(4, max(1, -math.floor(math.log10(statistics.median(widths)))))
+    return decimals if min(widths) >= 10.0 ** -(decimals + 1) else None
 
 
-def side_by_side(result: Result, metric: Metric) -> Table:
+def side_by_side(result: Result, metric: Metric) -> ReportTable:
     """One row for each place and scheme, one column for each variant."""
     cells = [cell for cell in result.cells if cell.metric == metric.metric]
-    caption = metric.label[:1].upper() + metric.label[1:]
-    places = sorted({cell.x for cell in cells if cell.x is not None})
-    if len(places) > MANY:
+    caption = sentence_case(metric.label)
+    if len({cell.x for cell in cells if cell.x is not None}) > MAX_X_VALUES:
         cells = _last_of_each(cells)
         caption += f", at the last {result.axes.x_label or 'place'}"
-    common = fixed(cells)
+    changing, where = varying(cells), cells[0].where if cells else {}
+    common = place_label(where, [name for name in where if name not in changing])
     caption += f" ({common})" if common else ""
-    return table_of(result, cells, f"{caption}. {note(result, cells)}")
+    return table_of(result, cells, f"{caption}. {_interval_note(result, cells)}")
 
 
-def table_of(result: Result, cells: list[Cell], caption: str) -> Table:
-    """Cells of one metric as a table: a column for each variant, or for each scheme if it has one.
+def table_of(result: Result, cells: list[Cell], caption: str) -> ReportTable:
+    """Cells of one metric as a table, with one column for each variant.
 
-    Schemes that come in a single variant have nothing to stand beside but each other.
+    If every scheme has a single variant, the schemes are the columns instead.
     """
     names = varying(cells)
     with_x = len({cell.x for cell in cells}) > 1
-    columns = [words(name) for name in names] + ([result.axes.x_label or "x"] if with_x else [])
-    places = places_for(cells)
-    found = {(place_of(c), c.x, c.scheme, c.variant): value_of(c, places) for c in cells}
-    alone = single_variants(cells)
-    by_scheme = bool(columns) and 1 < len(alone) <= MOST_COLUMNS
+    columns = [readable(name) for name in names] + ([result.axes.x_label or "x"] if with_x else [])
+    decimals = decimals_for(cells)
+    found = {(place_of(c), c.x, c.scheme, c.variant): value_of(c, decimals) for c in cells}
+    single = single_variants(cells)
+    by_scheme = bool(columns) and 1 < len(single) <= MAX_SCHEME_COLUMNS
     variants = [variant for variant in VARIANTS if any(c.variant == variant for c in cells)]
     rows: dict[tuple[str | Value, ...], None] = {}
     for place, x, scheme in _row_keys(cells):
         where = dict(place)
-        head = [shown(where[name]) if name in where else "" for name in names]
+        head = [format_value(where[name]) if name in where else "" for name in names]
         head += ["" if x is None else number(x)] if with_x else []
         if by_scheme:
-            wanted = [(place, x, one, variant) for one, variant in alone.items()]
+            wanted = [(place, x, one, variant) for one, variant in single.items()]
         else:
             head.append(scheme)
             wanted = [(place, x, scheme, variant) for variant in variants]
         rows[(*head, *(found.get(key, "") for key in wanted))] = None
     if by_scheme:
-        values = [series_name(scheme, variant) for scheme, variant in alone.items()]
+        values = [series_name(scheme, variant) for scheme, variant in single.items()]
     else:
-        columns, values = [*columns, "scheme"], [column_of(variant) for variant in variants]
-    return Table(caption, (*columns, *values), tuple(rows), heads=len(columns))
+        columns, values = [*columns, "scheme"], [VARIANT_NAMES[variant] for variant in variants]
+    return ReportTable(caption, (*columns, *values), tuple(rows), heads=len(columns))
 
 
 def single_variants(cells: list[Cell]) -> dict[str, str]:
-    """The variant of each scheme, or nothing if a scheme has several."""
+    """The variant of each scheme, or an empty dictionary if a scheme has several."""
     pairs = unique((cell.scheme, cell.variant) for cell in cells)
     return dict(pairs) if len(pairs) == len(dict(pairs)) else {}
 
 
 def series_name(scheme: str, variant: str) -> str:
-    """A scheme that has one variant; figures that are not ours say so.
+    """The name of a scheme that has one variant; figures of the authors are marked.
 
     >>> series_name("CPA", "corrected"), series_name("CPA", "published")
     ('CPA', 'CPA (published)')
     """
-    told = variant in scheme or variant not in ("published", "authors")
-    return scheme if told else f"{scheme} ({variant})"
+    marked = variant in ("published", "authors") and variant not in scheme
+    return f"{scheme} ({variant})" if marked else scheme
 
 
-def note(result: Result, cells: list[Cell]) -> str:
-    """What the brackets mean, and whether the form is the quick one."""
+def _interval_note(result: Result, cells: list[Cell]) -> str:
+    """The meaning of the brackets, and a note if the result has the quick form."""
     counts = sorted({len(cell.seeds) for cell in cells if cell.low != cell.high})
     if not counts:
         text = "Single figures, without intervals."
     else:
         many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
         text = f"Mean over {many} seeds [95 % interval]; published figures have no interval."
-    return f"{text} This is the {QUICK}." if result.quick else text
+    return f"{text} {QUICK_NOTE}" if result.quick else text
 
 
 def _row_keys(cells: list[Cell]) -> list[tuple[Place, float | None, str]]:
@@ -159,20 +149,19 @@ def _row_keys(cells: list[Cell]) -> list[tuple[Place, float | None, str]]:
     return sorted(
         keys,
         key=lambda key: (
-            places.index(key[0]), -1e300 if key[1] is None else key[1], schemes.index(key[2])
+            places.index(key[0]),
+            -math.inf if key[1] is None else key[1],
+            schemes.index(key[2]),
         ),
-    )  # fmt: skip
+    )
 
 
 def _last_of_each(cells: list[Cell]) -> list[Cell]:
-    """The cell farthest along x of each scheme, variant and place."""
-    last: dict[tuple[Place, str, str], Cell] = {}
-    for cell in cells:
-        key = (place_of(cell), cell.scheme, cell.variant)
-        if key not in last or (cell.x or 0.0) >= (last[key].x or 0.0):
-            last[key] = cell
-    # Published figures may end elsewhere; all stand in one row, so the place is left out.
-    return [
-        Cell(c.scheme, c.variant, c.where, c.metric, c.mean, c.low, c.high, c.seeds)
-        for c in last.values()
-    ]
+    """The cell with the largest x of each scheme, variant and place.
+
+    Published figures may end at another x, so x is dropped: all variants share one row.
+    """
+    ordered = sorted(cells, key=lambda cell: cell.x or 0.0)
+    last = {(place_of(c), c.scheme, c.variant): c for c in ordered}
+    first_seen = unique((place_of(c), c.scheme, c.variant) for c in cells)
+    return [dataclasses.replace(last[key], x=None) for key in first_seen]

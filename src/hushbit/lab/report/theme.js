@@ -1,5 +1,5 @@
-// The choice of a theme must stand before anything is painted.
+// Set the chosen theme before the first paint.
 try {
   const kept = localStorage.getItem("hushbit-theme");
   if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
-} catch { /* a page opened from a file may have no storage: the system's theme it is */ }
+} catch { /* a page opened from a file may have no storage: follow the system's theme */ }

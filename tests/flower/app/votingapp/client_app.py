@@ -7,7 +7,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from hushbit.flower import HushbitMod, node_policy
+from hushbit.flower.client import HushbitMod
+from hushbit.flower.policy import node_policy
 
 app = ClientApp(mods=[HushbitMod(node_policy)])
 

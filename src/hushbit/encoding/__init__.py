@@ -1,0 +1,1 @@
+"""From a quantized block to a private bit: words, randomized response, stages, rotation."""

@@ -1,0 +1,166 @@
+"""The contents of Flower messages: the model as a flat vector, the request, the ballot.
+
+The flat vector has the entries of all floating-point arrays, in the order of the record, except
+arrays that match a pattern of `frozen`. Frozen arrays and integer arrays (such as a batch count)
+keep the value of the server. A request is part of the config of a train message; the reply has the
+ballot as bytes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from hushbit.errors import InvalidInput, RefusedBallot
+from hushbit.registry import description_from_text
+from hushbit.wire.ballot import Ballot
+from hushbit.wire.keys import UserKey
+
+Arrays = dict[str, NDArray[Any]]
+FLOATS = ("float16", "float32", "float64")
+NONNEGATIVE = "*running_var"
+MECHANISM_KEY, USER_KEY, FROZEN_KEY = "hushbit-mechanism", "hushbit-key", "hushbit-frozen"
+BALLOT_RECORD, BALLOT_ARRAY = "ballot", "bits"
+SERIALIZED = "hushbit.ballot"
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+@dataclass(frozen=True)
+class ArraySlot:
+    """The position of one array in the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def numpy_arrays(record: ArrayRecord) -> Arrays:
+    """Copies of all arrays in a record."""
+    return {str(name): np.array(array.numpy()) for name, array in record.items()}
+
+
+def array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """A record of arrays."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def encoded_layout(
+    arrays: Mapping[str, NDArray[Any]], frozen: Sequence[str]
+) -> tuple[ArraySlot, ...]:
+    """The encoded arrays and their positions in the flat vector."""
+    slots: list[ArraySlot] = []
+    start = 0
+    for name, array in arrays.items():
+        if array.dtype.name not in FLOATS or any(fnmatchcase(name, pattern) for pattern in frozen):
+            continue
+        slots.append(ArraySlot(name, array.shape, start, start + array.size))
+        start += array.size
+    if start == 0:
+        raise InvalidInput("the model has no floating-point entries to encode")
+    return tuple(slots)
+
+
+def dimension(slots: Sequence[ArraySlot]) -> int:
+    """Entries of the flat vector."""
+    return slots[-1].stop
+
+
+def flat_update(slots: Sequence[ArraySlot], before: Arrays, after: Arrays) -> NDArray[np.floating]:
+    """after - before as one vector; float32 if all arrays are float32, else float64."""
+    for slot in slots:
+        if slot.name not in after or after[slot.name].shape != slot.shape:
+            raise InvalidInput(
+                f"the app returned no array {slot.name!r} of shape {slot.shape}: return the "
+                "whole trained model, with the array names of the message"
+            )
+    single = all(before[slot.name].dtype == np.float32 == after[slot.name].dtype for slot in slots)
+    kind = np.float32 if single else np.float64
+    parts = [np.subtract(after[slot.name], before[slot.name], dtype=kind).ravel() for slot in slots]
+    return np.concatenate(parts)
+
+
+def apply_update(slots: Sequence[ArraySlot], before: Arrays, mean: NDArray[np.float64]) -> Arrays:
+    """The encoded arrays plus the mean update, each in its own dtype."""
+    out: Arrays = {}
+    for slot in slots:
+        old = before[slot.name]
+        new = old.astype(np.float64) + mean[slot.start : slot.stop].reshape(slot.shape)
+        if fnmatchcase(slot.name, NONNEGATIVE):
+            new = np.maximum(new, 0.0)  # noise must not make a variance negative
+        out[slot.name] = new.astype(old.dtype)
+    return out
+
+
+def records(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+    """The records of one type.
+
+    The views of Flower (`content.array_records`) contain reference cycles, which would keep a reply
+    in memory until the garbage collector runs.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The request to one user: a mechanism, the key of the user, patterns of frozen arrays."""
+
+    description: Mapping[str, Any]
+    key: UserKey = field(repr=False)
+    frozen: tuple[str, ...]
+
+
+def request_entries(text: str, key: UserKey, frozen: Sequence[str]) -> dict[str, Any]:
+    """A request as entries of the ConfigRecord of a train message."""
+    entries: dict[str, Any] = {MECHANISM_KEY: text, USER_KEY: key.to_bytes()}
+    if frozen:  # count_bytes of Flower fails for an empty list
+        entries[FROZEN_KEY] = list(frozen)
+    return entries
+
+
+def read_request(content: RecordDict) -> Request:
+    """The request in a train message; refuses a message without a complete request."""
+    found = [
+        record for record in records(content, ConfigRecord).values() if MECHANISM_KEY in record
+    ]
+    if len(found) != 1:
+        raise InvalidInput(
+            "the train message requests no ballot: the server must use HushbitStrategy"
+        )
+    config: ConfigRecord = found[0]
+    frozen = config.get(FROZEN_KEY, [])
+    if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
+        raise InvalidInput("frozen must be a list of name patterns")
+    description = description_from_text(config[MECHANISM_KEY])
+    names = tuple(str(name) for name in frozen)
+    key = config.get(USER_KEY)
+    if not isinstance(key, bytes):
+        raise InvalidInput("the request contains no user key")
+    return Request(description, UserKey.from_bytes(key), names)
+
+
+def ballot_record(ballot: Ballot) -> ArrayRecord:
+    """A record with one array: the bytes of the ballot, without another encoding."""
+    data = ballot.to_bytes()
+    return ArrayRecord({BALLOT_ARRAY: Array("uint8", (len(data),), SERIALIZED, data)})
+
+
+def read_ballot(content: RecordDict, max_bytes: int) -> Ballot:
+    """The ballot of a reply; refuses a reply with any other array."""
+    found = records(content, ArrayRecord)
+    if list(found) != [BALLOT_RECORD] or list(found[BALLOT_RECORD]) != [BALLOT_ARRAY]:
+        raise RefusedBallot("damaged", "a reply must contain one ballot and no other arrays")
+    array = found[BALLOT_RECORD][BALLOT_ARRAY]
+    if array.stype != SERIALIZED or not isinstance(array.data, bytes):
+        raise RefusedBallot(
+            "damaged", f"a ballot must have stype {SERIALIZED}; got {array.stype!r}"
+        )
+    if len(array.data) > max_bytes:
+        raise RefusedBallot(
+            "length", f"a ballot must have at most {max_bytes} bytes; got {len(array.data)}"
+        )
+    return Ballot.from_bytes(array.data)

@@ -1,0 +1,282 @@
+"""One round at the server: sample nodes, send requests, count replies, compute metrics.
+
+`send_and_receive` of Flower collects all replies in a list. Here each reply is counted when it
+arrives and then dropped, so that memory does not grow with the number of users.
+"""
+
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from hushbit.checks import check_int, check_positive
+from hushbit.errors import HushbitError, RefusedBallot
+from hushbit.flower.client import one_line
+from hushbit.flower.records import Arrays, ArraySlot, read_ballot, records, request_entries
+from hushbit.mechanism import Mechanism
+from hushbit.registry import description_text
+from hushbit.tally.estimate import Estimate
+from hushbit.tally.tally import Tally
+from hushbit.wire.ballot import HEADER_BYTES
+from hushbit.wire.keys import RoundKey
+
+MAX_METRICS = 32
+REPLIES_AT_ONCE = 8
+POLL_SECONDS = 0.2
+LONGEST_POLL_SECONDS = 2.0
+GRACE_SECONDS = 10.0
+PARTITION = "partition-id"
+
+
+def send_all(grid: Grid, messages: Iterable[Message]) -> dict[str, int]:
+    """Send messages one by one; returns the destination node of each accepted message id."""
+    sent: dict[str, int] = {}
+    for message in messages:
+        for message_id in grid.push_messages([message]):
+            if message_id:
+                sent[str(message_id)] = message.metadata.dst_node_id
+    return sent
+
+
+def replies(grid: Grid, sent: Collection[str], deadline: float) -> Iterator[Message]:
+    """Replies to the sent messages as they arrive, until all have arrived or the deadline passes.
+
+    `deadline` is in seconds of time.monotonic().
+    """
+    waiting = list(sent)
+    pause = POLL_SECONDS
+    while waiting:
+        answered: set[str] = set()
+        for first in range(0, len(waiting), REPLIES_AT_ONCE):
+            for reply in grid.pull_messages(waiting[first : first + REPLIES_AT_ONCE]):
+                answered.add(reply.metadata.reply_to_message_id)
+                yield reply
+        waiting = [message_id for message_id in waiting if message_id not in answered]
+        left = deadline - time.monotonic()
+        if not waiting or left <= 0:
+            break
+        pause = POLL_SECONDS if answered else min(1.5 * pause, LONGEST_POLL_SECONDS)
+        time.sleep(min(pause, left))
+    if waiting:
+        log(WARNING, "hushbit: %d users did not reply before the deadline", len(waiting))
+
+
+def sample_nodes(
+    grid: Grid, known: Callable[[int], bool], limit: int | None, quorum: int, deadline: float
+) -> list[int]:
+    """At most `limit` of the known nodes, drawn with the entropy of the operating system.
+
+    Waits until the deadline for the quorum, and a shorter time for more nodes up to `limit`.
+    """
+    begun = time.monotonic()
+    # Sampling and voting share one deadline, so waiting for more nodes must leave time to vote.
+    grace = begun + min(GRACE_SECONDS, (deadline - begun) / 4)
+    wanted = quorum if limit is None else max(limit, quorum)
+    while True:
+        nodes = sorted(node for node in grid.get_node_ids() if known(node))
+        now = time.monotonic()
+        may_wait = now < (grace if len(nodes) >= quorum else deadline)
+        if len(nodes) >= wanted or not may_wait or now >= deadline:
+            break
+        log(INFO, "hushbit: %d nodes are online, waiting for %d", len(nodes), wanted)
+        time.sleep(min(1.0, deadline - now))
+    if limit is None or len(nodes) <= limit:
+        return nodes
+    return sorted(secrets.SystemRandom().sample(nodes, limit))
+
+
+def users_by_partition(grid: Grid, count: int, *, seconds: float) -> dict[int, int]:
+    """The user number of each node, as stated by the node: for simulations only.
+
+    Flower numbers the nodes of a simulation anew in every run. Every node gets a query message,
+    and its app replies with the metric `partition-id`, which the policy of the client must list. In
+    a deployment the node id is authenticated and serves as user number.
+    """
+    wanted = check_int("count", count, 1)
+    deadline = time.monotonic() + check_positive("seconds", seconds)
+    while len(nodes := list(grid.get_node_ids())) < wanted and time.monotonic() < deadline:
+        time.sleep(0.2)
+    queries = (Message(RecordDict(), node, MessageType.QUERY) for node in nodes)
+    sent = send_all(grid, queries)
+    users: dict[int, int] = {}
+    for reply in replies(grid, sent, deadline):
+        if reply.has_error():
+            continue
+        for record in records(reply.content, MetricRecord).values():
+            if PARTITION in record:
+                node = sent[reply.metadata.reply_to_message_id]
+                users[node] = check_int(PARTITION, record[PARTITION], 0)
+    if len(users) < wanted or len(set(users.values())) < len(users):
+        raise HushbitError(
+            f"{len(users)} of {wanted} nodes stated a partition, and {len(set(users.values()))} "
+            "partitions are distinct: list partition-id in the metrics of every policy"
+        )
+    return users
+
+
+class MetricMeans:
+    """Means of the metrics that users send; values that are not finite numbers are ignored."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[float, int]] = {}
+
+    def add(self, content: RecordDict) -> None:
+        """Add the finite numbers of one reply."""
+        for record in records(content, MetricRecord).values():
+            for name, value in record.items():
+                known = name in self._sums or len(self._sums) < MAX_METRICS
+                if known and isinstance(value, int | float) and math.isfinite(value):
+                    total, count = self._sums.get(name, (0.0, 0))
+                    self._sums[name] = (total + value, count + 1)
+
+    def means(self) -> dict[str, float]:
+        """The mean of each metric over the users that sent it."""
+        return {name: total / count for name, (total, count) in self._sums.items()}
+
+
+class RoundCount:
+    """The tally of a round, the number of refused replies by reason, and the metrics of users.
+
+    `users` maps the id of each message of this round to the user it was sent to. A reply to that
+    message counts only for that user, whatever the ballot states.
+    """
+
+    def __init__(self, tally: Tally, users: Mapping[str, int]) -> None:
+        self.tally = tally
+        self.users = users
+        self.refused: Counter[str] = Counter()
+        self.bytes_up = 0
+        self.answered: set[str] = set()
+        self.metrics = MetricMeans()
+        self._max_bytes = HEADER_BYTES + (tally.mechanism.payload_bits + 7) // 8
+
+    @property
+    def accepted(self) -> int:
+        """Ballots in the tally."""
+        return self.tally.count
+
+    def add(self, reply: Message) -> None:
+        """Count one reply, or log why it is refused."""
+        try:
+            self._add(reply)
+        except RefusedBallot as error:
+            self.refused[error.reason] += 1
+            log(WARNING, "hushbit: refused a reply (%s): %s", error.reason, one_line(error))
+
+    def _add(self, reply: Message) -> None:
+        message = reply.metadata.reply_to_message_id
+        if message not in self.users:
+            raise RefusedBallot("late", "the reply belongs to no message of this round")
+        if message in self.answered:
+            raise RefusedBallot("duplicate", "the message has been answered already")
+        self.answered.add(message)
+        user = self.users[message]
+        if reply.has_error():
+            raise RefusedBallot("error", f"user {user}: {reply.error.reason}")
+        ballot = read_ballot(reply.content, self._max_bytes)
+        if ballot.user != user:
+            raise RefusedBallot("forged", f"user {user} sent a ballot of user {ballot.user}")
+        self.tally.add(ballot)
+        self.bytes_up += HEADER_BYTES + len(ballot.payload)
+        self.metrics.add(reply.content)
+
+
+@dataclass
+class OpenRound:
+    """A round that has started: its mechanism, key, initial model and users.
+
+    nodes            user number of each sampled node
+    users            user number of each sent message id
+    begun, deadline  in seconds of time.monotonic()
+    """
+
+    number: int
+    mechanism: Mechanism
+    key: RoundKey
+    before: Arrays
+    slots: tuple[ArraySlot, ...]
+    nodes: dict[int, int]
+    begun: float
+    deadline: float
+    users: dict[str, int] = field(default_factory=dict)
+    bytes_down: int = 0
+
+    def requests(
+        self,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        frozen: tuple[str, ...],
+        content: Callable[[ArrayRecord, ConfigRecord], RecordDict],
+    ) -> Iterator[Message]:
+        """The requests to all users, built one by one; they expire with the round."""
+        text = description_text(self.mechanism)
+        for node, user in self.nodes.items():
+            entries = request_entries(text, self.key.user(user), frozen)
+            # Other mods expect exactly one config record, so the request is part of it.
+            own = ConfigRecord({**config, "server-round": self.number, **entries})
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                break
+            self.bytes_down += arrays.count_bytes() + own.count_bytes()
+            yield Message(content(arrays, own), node, MessageType.TRAIN, ttl=left)
+
+    def record_sent(self, messages: Mapping[str, int]) -> None:
+        """Record the destination node of each accepted message."""
+        self.users = {message: self.nodes[node] for message, node in messages.items()}
+
+    def count(self, replies: Iterable[Message]) -> RoundCount:
+        """Count replies as they arrive."""
+        tally = self.mechanism.tally(self.key, histogram=False)
+        count: RoundCount | None = None
+        for reply in replies:
+            # The first reply arrives after all messages have been sent and recorded.
+            count = count or RoundCount(tally, self.users)
+            count.add(reply)
+        return count or RoundCount(tally, self.users)
+
+
+def snr_estimate_db(estimate: Estimate) -> float:
+    """Signal-to-noise ratio in dB, from the tally: 10 log10((|mean|² - noise) / noise)."""
+    noise = float(estimate.variance.sum())
+    if noise == 0:
+        return math.inf
+    signal = float(estimate.mean @ estimate.mean) - noise
+    if math.isnan(signal):
+        return math.nan
+    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+def privacy_metrics(mechanism: Mechanism, rounds: int, delta: float) -> dict[str, float]:
+    """Epsilon per bit, per message, and of a user who has voted in every round."""
+    guarantee = mechanism.guarantee
+    return {
+        "epsilon_per_bit": guarantee.epsilon_per_bit,
+        "epsilon_per_message": guarantee.epsilon_per_message(),
+        "epsilon_per_message_at_delta": guarantee.epsilon_per_message(delta),
+        "epsilon_run": guarantee.epsilon_per_run(rounds),
+        "epsilon_run_at_delta": guarantee.epsilon_per_run(rounds, delta),
+        "delta": delta,
+    }
+
+
+def vote_metrics(count: RoundCount, asked: int) -> dict[str, Any]:
+    """The numbers of requests, accepted and refused replies, and the metrics of users."""
+    reasons = {f"refused_{reason}": number for reason, number in sorted(count.refused.items())}
+    means = {f"users_{name}": value for name, value in count.metrics.means().items()}
+    return {
+        "asked": asked,
+        "accepted": count.accepted,
+        "refused": sum(count.refused.values()),
+        "silent": asked - len(count.answered),
+        "bytes_up": count.bytes_up,
+        **reasons,
+        **means,
+    }

@@ -1,0 +1,225 @@
+"""Scores of packed ballots of two points: one bit per vote, 64 votes per word.
+
+Ballots are unmasked first (payload xor the signs of the words, see `count_two_points`), so that a
+set bit is a vote for the upper point. They are stored by tile, then by slot: (tiles, slots, 64).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.kernels import njit
+from hushbit.kernels.count import FLUSH_GROUPS, GROUP, PLANES, add_sixteen_rows, flush_planes
+from hushbit.kernels.words import TILE_VOTES, TILE_WORDS
+
+ZERO_WITHIN = 0.612  # in root mean squares: the threshold of the best three levels for a Gaussian
+Words = NDArray[np.uint64]
+
+
+@njit
+def ones(word: np.uint64) -> np.uint64:
+    """Number of set bits of a 64-bit word, in a form that compilers turn into one instruction."""
+    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    low = word & np.uint64(0x3333333333333333)
+    word = low + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.uint64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))
+
+
+@njit
+def biased_rows(
+    payload: NDArray[np.uint8], width: int, expected: float, limit: float
+) -> NDArray[np.bool_]:
+    """Rows whose number of ones in `width` bytes is further than `limit` from `expected`."""
+    whole = width // 8 * 8
+    out = np.empty(payload.shape[0], np.bool_)
+    for user in range(payload.shape[0]):
+        total = np.uint64(0)
+        for first in range(0, whole, 8):
+            word = np.uint64(0)
+            for byte in range(8):  # compiled to one load; a view of each row takes twice as long
+                word |= np.uint64(payload[user, first + byte]) << np.uint64(8 * byte)
+            total += ones(word)
+        for at in range(whole, width):
+            total += ones(np.uint64(payload[user, at]))
+        out[user] = abs(np.float64(total) - expected) > limit
+    return out
+
+
+@njit
+def group_users(
+    above: NDArray[np.bool_], below: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Slots and group numbers for `count_two_points`: users above, users below, the others.
+
+    Returns the user in each slot (-1 for none) and the group of each sixteen slots: 0, 1 or 2.
+    Every group starts at a multiple of sixteen slots. A user in both is counted as above.
+    """
+    sizes = np.zeros(3, np.int64)
+    for user in range(above.size):
+        sizes[(1 - above[user]) * (2 - below[user])] += 1
+    sixteens = (sizes + GROUP - 1) // GROUP
+    group_ids = np.empty(sixteens.sum(), np.uint8)
+    group_ids[: sixteens[0]], group_ids[sixteens[0] : sixteens[0] + sixteens[1]] = 0, 1
+    group_ids[sixteens[0] + sixteens[1] :] = 2
+    order = np.full(group_ids.size * GROUP, -1, np.int64)
+    free = np.zeros(3, np.int64)
+    free[1], free[2] = GROUP * sixteens[0], GROUP * (sixteens[0] + sixteens[1])
+    for user in range(above.size):
+        group = (1 - above[user]) * (2 - below[user])
+        order[free[group]] = user
+        free[group] += 1
+    return order, group_ids
+
+
+def to_tiles(rows: Words) -> tuple[Words, NDArray[np.int64]]:
+    """Rows of bits, one for each user, stored by tile and slot; and the user in each slot."""
+    everyone = np.ones(len(rows), dtype=np.bool_)
+    order, _ = group_users(everyone, everyone)
+    tiles = -(-rows.shape[1] // TILE_WORDS)
+    padded = np.zeros((order.size, tiles * TILE_WORDS), dtype=np.uint64)
+    padded[: len(rows), : rows.shape[1]] = rows
+    tiled = padded.reshape(order.size, tiles, TILE_WORDS).transpose(1, 0, 2)
+    return np.ascontiguousarray(tiled), order
+
+
+@njit
+def count_overlap(part: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> tuple[int, int]:
+    """How many users of a part are chosen, and how many are not."""
+    inside, missing = 0, 0
+    for user in range(part.size):
+        inside += part[user] & chosen[user]
+        missing += part[user] & (not chosen[user])
+    return inside, missing
+
+
+@njit
+def directions(
+    above: NDArray[np.int64],
+    below: NDArray[np.int64],
+    drift_direction: NDArray[np.float64],
+    planes: Words,
+    sizes: NDArray[np.float64],
+) -> None:
+    """`ternary_planes` of the sum of both groups, of their difference, and of `drift_direction`.
+
+    `above` and `below` are counters: minus the sums of the ballots. An empty `drift_direction`
+    gives scores of 0.
+    """
+    total, difference = np.empty(above.size), np.empty(above.size)
+    for i in range(above.size):
+        # Sums of ±1 fit into 32 bits, which are converted to floats by vector instructions.
+        total[i] = np.int32(-above[i] - below[i])
+        difference[i] = np.int32(below[i] - above[i])
+    ternary_planes(total, planes[0], sizes[0])
+    ternary_planes(difference, planes[1], sizes[1])
+    sizes[2, 0], sizes[2, 1], sizes[2, 2] = 0.0, 1.0, 0.0
+    if drift_direction.size > 0:
+        ternary_planes(drift_direction, planes[2], sizes[2])
+
+
+@njit
+def ternary_planes(
+    direction: NDArray[np.float64], planes: Words, sizes: NDArray[np.float64]
+) -> None:
+    """Round a direction d to the levels -1, 0 and 1, as two bit-planes.
+
+    Row 0 of `planes` marks the entries that are not 0, row 1 those that are 1. Entries within 0.61
+    root mean squares become 0, which keeps 90 % of a Gaussian direction. `sizes` receives the
+    number of entries that are not 0, its square root (the length of the rounded direction), and
+    what a ballot that is part of the direction with weight 1 adds to its own score: the sum of
+    (level(d + 1) - level(d - 1)) / 2.
+    """
+    votes = direction.size
+    power = np.zeros(8)  # eight partial sums: each addition waits only for its own predecessor
+    for i in range(0, votes - 7, 8):
+        for j in range(8):
+            power[j] += direction[i + j] ** 2
+    for i in range(votes // 8 * 8, votes):
+        power[0] += direction[i] ** 2
+    limit = ZERO_WITHIN * np.sqrt(power.sum() / votes)
+    count, close = 0, 0
+    for w in range(-(-votes // 64)):
+        nonzero, plus = np.uint64(0), np.uint64(0)
+        for i in range(min(64, votes - 64 * w)):
+            size = abs(direction[64 * w + i])
+            nonzero |= np.uint64(size > limit) << np.uint64(i)
+            plus |= np.uint64(direction[64 * w + i] > limit) << np.uint64(i)
+            close += abs(size - limit) < 1
+        planes[0, w], planes[1, w] = nonzero, plus
+        count += int(ones(nonzero))
+    sizes[0], sizes[1], sizes[2] = count, np.sqrt(max(count, 1)), close / 2
+
+
+@njit
+def score_users(
+    unmasked: Words,
+    order: NDArray[np.int64],
+    planes: Words,
+    sizes: NDArray[np.float64],
+    above: NDArray[np.bool_],
+    below: NDArray[np.bool_],
+    first: int,
+    last: int,
+    scores: NDArray[np.float64],
+) -> None:
+    """scores[d, u] = sum over votes of (±1) · level of direction d / its length, in one pass.
+
+    There are three directions: the sum of the users above and below, the difference of the two,
+    and one that contains no ballot. A user's own part is left out. `planes` (3, 2, words) and
+    `sizes` come from `directions`. Votes against a level are counted and subtracted twice.
+    """
+    for slot in range(first, last):
+        user = order[slot]
+        if user < 0:
+            continue
+        against0 = against1 = against2 = np.uint64(0)
+        # Unrolled: a loop over directions keeps no vector of the row in a register.
+        for tile in range(unmasked.shape[0]):
+            row, part = unmasked[tile, slot], slice(tile * TILE_WORDS, (tile + 1) * TILE_WORDS)
+            nonzero0, nonzero1 = planes[0, 0, part], planes[1, 0, part]
+            nonzero2 = planes[2, 0, part]
+            plus0, plus1, plus2 = planes[0, 1, part], planes[1, 1, part], planes[2, 1, part]
+            for w in range(TILE_WORDS):
+                against0 += ones((row[w] & nonzero0[w]) ^ plus0[w])
+                against1 += ones((row[w] & nonzero1[w]) ^ plus1[w])
+                against2 += ones((row[w] & nonzero2[w]) ^ plus2[w])
+        up, down = np.float64(above[user]), np.float64(below[user])
+        own0, own1 = (up + down) * sizes[0, 2], (up - down) * sizes[1, 2]
+        scores[0, user] = (sizes[0, 0] - 2 * np.float64(against0) - own0) / sizes[0, 1]
+        scores[1, user] = (sizes[1, 0] - 2 * np.float64(against1) - own1) / sizes[1, 1]
+        scores[2, user] = (sizes[2, 0] - 2 * np.float64(against2)) / sizes[2, 1]
+
+
+@njit
+def count_rows(
+    unmasked: Words,
+    order: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    first: int,
+    last: int,
+    counter: NDArray[np.int64],
+) -> None:
+    """counter[i] -= sum over the chosen users of (±1 of vote i), for the tiles first … last-1.
+
+    This is what `count_two_points` counts, from ballots that are unmasked already.
+    """
+    group = np.zeros(GROUP * TILE_WORDS, np.uint64)
+    planes = np.zeros(PLANES * TILE_WORDS, np.uint64)
+    for tile in range(first, last):
+        part = counter[tile * TILE_VOTES : min((tile + 1) * TILE_VOTES, counter.size)]
+        users, present, pending = 0, 0, 0
+        for slot in range(order.size):
+            if order[slot] < 0 or not chosen[order[slot]]:
+                continue
+            group[present * TILE_WORDS : (present + 1) * TILE_WORDS] = unmasked[tile, slot]
+            users, present = users + 1, present + 1
+            if present == GROUP:
+                add_sixteen_rows(group, planes)
+                present, pending = 0, pending + 1
+            if pending == FLUSH_GROUPS:
+                flush_planes(planes, part)
+                pending = 0
+        group[present * TILE_WORDS :] = np.uint64(0)
+        add_sixteen_rows(group, planes)
+        flush_planes(planes, part)
+        part += users

@@ -1,0 +1,25 @@
+"""Every attack: updates, ballots, data, audit and inversion; here are the names of simulated ones.
+
+ones, flip            the attacks of the paper: constant bits, random flips; mean zero (`ballots`)
+directed              every bit is against the true mean; decoding multiplies it by 1/(2p-1)
+directed-stealth      an extreme user: against the mean, twice the longest honest update
+scaled                the user's own update times -20 (model replacement)
+inner-product         -mean: the sum keeps its direction but loses 2f of its length
+little                mean - z · spread, with the largest z that the spread of the majority hides
+sybils                four groups, each an extreme user with a direction of its own
+adaptive              against the mean, as far as the limits of the ballot filter allow
+label-flip, backdoor  poisoned data (`poisoning`); updates and bits are honest
+"""
+
+PUBLISHED = ("ones", "flip")
+CRAFTED = (
+    "directed",
+    "directed-stealth",
+    "scaled",
+    "inner-product",
+    "little",
+    "sybils",
+    "adaptive",
+)
+POISONING = ("label-flip", "backdoor")
+ATTACKS = (*PUBLISHED, *CRAFTED, *POISONING)

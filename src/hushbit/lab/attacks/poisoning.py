@@ -1,0 +1,47 @@
+"""Data poisoning: attackers train honestly on changed samples."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.errors import InvalidInput
+from hushbit.lab.attacks import POISONING
+from hushbit.lab.sim.partition import Federation
+
+TRIGGER_SIZE = 4
+TARGET = 0
+
+
+def with_trigger(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Copies of images with the trigger of the backdoor: a white square in the lower right."""
+    marked = images.copy()
+    marked[..., -TRIGGER_SIZE:, -TRIGGER_SIZE:] = 255
+    return marked
+
+
+def poison_data(
+    federation: Federation, attackers: NDArray[np.bool_], attack: str, classes: int
+) -> Federation:
+    """The federation with changed samples of attackers; images and labels are copied.
+
+    label-flip: class c becomes classes - 1 - c. backdoor: every other sample gets the trigger and
+    class 0.
+    """
+    if attack not in POISONING:
+        return federation
+    rows, honest = (_samples(federation, users) for users in (attackers, ~attackers))
+    if np.intersect1d(rows, honest).size:
+        raise InvalidInput(f"{attack} would change honest users' samples: leave --replace out")
+    images, labels = federation.images, federation.labels.copy()
+    if attack == "label-flip":
+        labels[rows] = classes - 1 - labels[rows]
+    else:
+        images = images.copy()
+        images[rows[::2]] = with_trigger(images[rows[::2]])
+        labels[rows[::2]] = TARGET
+    return Federation(images, labels, federation.members, federation.starts)
+
+
+def _samples(federation: Federation, users: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The samples of the marked users."""
+    parts = [federation.samples_of(int(user)) for user in np.flatnonzero(users)]
+    return np.concatenate(parts or [np.empty(0, dtype=np.int64)])

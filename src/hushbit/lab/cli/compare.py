@@ -1,0 +1,177 @@
+"""The `compare` and `demo` commands: several mechanisms on the same users, with table and plot."""
+
+import math
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hushbit.errors import HushbitError, InvalidInput
+from hushbit.lab.cli.options import ConfigFile, DataFolder, options_from, with_settings
+from hushbit.lab.cli.output import (
+    DownloadProgress,
+    Interrupted,
+    RoundProgress,
+    err,
+    need_lab,
+    resume_hint,
+    show_json,
+    table,
+)
+from hushbit.lab.cli.output import out as console
+from hushbit.lab.sim.settings import Settings
+
+COLUMNS = (
+    ("test_accuracy", "test\naccuracy", lambda v: f"{v:.2%}"),
+    ("snr_db", "SNR\n(dB)", lambda v: f"{v:.1f}"),
+    ("bytes_up", "sent\nup", lambda v: f"{v / 1e6:,.1f} MB"),
+    ("epsilon_per_bit", "eps per\nbit", lambda v: f"{v:.4g}"),
+    ("epsilon_per_message", "eps per\nmessage", lambda v: f"{v:.4g}"),
+    ("epsilon_run", "eps per\nrun", lambda v: f"{v:.4g}"),
+    ("seconds", "time", lambda v: f"{v:.1f} s"),
+)
+USERS = 1000
+DIGITS = {"dataset": "digits", "samples_per_user": 1, "rounds": 40, "rate": 0.3, "radius": 0.05}
+MNIST = {
+    "dataset": "mnist",
+    "samples_per_user": 5,
+    "rounds": 60,
+    "rate": 0.03,
+    "radius": 0.01,
+    "rotate": True,
+}
+
+
+@with_settings(leave_out=("mechanism",))
+def compare(
+    named: dict[str, Any],
+    mechanisms: Annotated[
+        str, typer.Option(help="Names of mechanisms, separated by commas: fedavg,cpa,laplace.")
+    ] = "fedavg,cpa",
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the plot.")] = None,
+    config: ConfigFile = None,
+    data: DataFolder = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
+) -> None:
+    """Run several mechanisms on the same users and seed; print a table and draw a plot."""
+    results = run_all([name.strip() for name in mechanisms.split(",")], named, config, data, out)
+    plot = None if out is None else draw_plot(results, out)
+    if json:
+        show_json([{k: v for k, v in r.items() if k != "history"} for r in results])
+        return
+    print_table(results)
+    if plot is not None:
+        console.print(str(plot))
+
+
+def run_all(
+    names: list[str],
+    named: dict[str, Any],
+    config: Path | None,
+    data: Path | None,
+    out: Path | None,
+) -> list[dict[str, Any]]:
+    """Run the mechanisms one after the other and return their summaries."""
+    need_lab()
+    from hushbit.lab.sim.run import RunRecord, run
+    from hushbit.lab.sim.setup import build_setup
+
+    wanted = settings_per_mechanism(names, options_from(named, config))
+    folders = [None if out is None else out / name for name in names]
+    # Every check comes before the first run, which may take long.
+    for folder in folders:
+        if folder is not None:
+            RunRecord(folder).check_empty()
+    for settings in wanted:
+        build_setup(settings, data)
+    results = []
+    for name, settings, folder in zip(names, wanted, folders, strict=True):
+        try:
+            with RoundProgress(settings, label=name) as progress:
+                results.append(run(settings, folder, data=data, watch=progress.watch))
+        except KeyboardInterrupt:
+            raise Interrupted(resume_hint(folder)) from None
+    return results
+
+
+def settings_per_mechanism(names: list[str], options: dict[str, Any]) -> list[Settings]:
+    """Settings of each mechanism, with only those options that this mechanism accepts."""
+    from hushbit.lab.sim.setup import ACCEPTED_OPTIONS, OPTIONS, mechanism_name
+
+    if len(set(names)) != len(names) or not all(names):
+        raise InvalidInput(f"name every mechanism once, as in fedavg,cpa; got {','.join(names)}")
+    accepted = [ACCEPTED_OPTIONS[mechanism_name(name)] for name in names]
+    unused = sorted(k for k in options if k in OPTIONS and all(k not in a for a in accepted))
+    if unused:
+        flags = ", ".join("--" + name.replace("_", "-") for name in unused)
+        raise InvalidInput(f"none of {', '.join(names)} takes {flags}; leave it out")
+    return [
+        Settings(
+            **{k: v for k, v in options.items() if k not in OPTIONS or k in own}
+            | {"mechanism": name}
+        )
+        for name, own in zip(names, accepted, strict=True)
+    ]
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    """Print one row of figures per mechanism."""
+    first = results[0]
+    title = (
+        f"{first['dataset']}, {first['model']}, {first['users']:,} users, {first['rounds']} rounds"
+    )
+    rows = [
+        [result["mechanism"], *(_cell(result[key], show) for key, _, show in COLUMNS)]
+        for result in results
+    ]
+    console.print(table(title, ["mechanism", *(head for _, head, _ in COLUMNS)], rows))
+
+
+def draw_plot(results: list[dict[str, Any]], folder: Path) -> Path:
+    """Draw accuracy and SNR by round into a PNG file in the folder."""
+    from hushbit.lab.report.plots import plot_runs
+
+    first = results[0]
+    target = folder / "compare.png"
+    title = f"{first['dataset']}, {first['model']}, {first['users']:,} users"
+    plot_runs({r["mechanism"]: r["history"] for r in results}, target, title)
+    return target
+
+
+def _cell(value: Any, show: Any) -> str:
+    return "inf" if isinstance(value, float) and math.isinf(value) else str(show(value))
+
+
+def demo(
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the runs and the plot; default: a new temporary folder."),
+    ] = None,
+) -> None:
+    """Train across 1 000 users with one private bit per weight, compared with FedAvg."""
+    need_lab()
+    if folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="hushbit-demo-"))
+    named = {**_demo_data(), "users": USERS, "epsilon_per_bit": 0.5, "seed": 1}
+    results = run_all(["fedavg", "cpa"], named, None, None, folder)
+    print_table(results)
+    share = results[1]["bytes_up"] / results[0]["bytes_up"]
+    console.print(
+        f"With cpa, {USERS:,} users sent {share:.1%} of the bytes of fedavg. The local-DP epsilon "
+        "is 0.5 per bit; the table also states it per message and per run."
+    )
+    console.print(f"plot: {draw_plot(results, folder)}")
+
+
+def _demo_data() -> dict[str, object]:
+    """The options for MNIST if it is present or can be fetched, else for the embedded digits."""
+    from hushbit.lab.sim.datasets import fetch_dataset
+
+    try:
+        with DownloadProgress("fetching MNIST") as progress:
+            fetch_dataset("mnist", progress=progress)
+    except HushbitError:
+        err.print("MNIST is not available: using the embedded digits instead.")
+        return dict(DIGITS)
+    return dict(MNIST)

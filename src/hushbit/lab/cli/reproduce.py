@@ -1,0 +1,141 @@
+"""hushbit reproduce"""
+
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hushbit.checks import check_int
+from hushbit.errors import InvalidInput
+from hushbit.lab.cli.output import Interrupted, err, need_lab, show_json, table
+from hushbit.lab.cli.output import out as console
+
+if TYPE_CHECKING:
+    from hushbit.lab.experiments.reproduce import Job
+    from hushbit.lab.experiments.results import Result
+
+FOLDER = Path("reproduction")
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names of experiments, or mnist, cifar, scale, all; see --list."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use a third of the rounds and 2 seeds.")
+    ] = False,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds: 1, 2, ...")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds. Default: as in the paper.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results and finished cells.")] = FOLDER,
+    workers: Annotated[int | None, typer.Option(help="Processes. Default: one per core.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data folder. Default: HUSHBIT_DATA.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
+) -> None:
+    """Reproduce the paper's tables and figures: published, re-created and corrected values.
+
+    `mnist` runs all experiments on MNIST and both theorems: half an hour on two cores. `all` runs
+    every experiment, which takes hours. Finished cells are kept in --out, so the same command
+    resumes after an interruption.
+    """
+    need_lab()
+    from hushbit.lab.experiments import reproduce as experiments
+    from hushbit.lab.experiments.experiment import ExperimentRunner
+
+    if show:
+        _list(json)
+        return
+    if not names:
+        raise InvalidInput("name an experiment, mnist, cifar, scale or all; --list shows them")
+    chosen = experiments.select_experiments(names)
+    if rounds is not None:
+        check_int("rounds", rounds, 1)
+    count = check_int("workers", os.cpu_count() or 1 if workers is None else workers, 1, 1024)
+    options = {"quick": quick, "seeds": seeds, "rounds": rounds, "out": shlex.quote(str(out))}
+    folder = None if data is None else str(data)
+    jobs = []
+    for one in chosen:
+        own_seeds = experiments.seeds_for(one, quick, seeds)
+        runner = ExperimentRunner(out, own_seeds, quick, rounds, count, folder)
+        jobs.append((one, runner, experiments.command_line(one.name, options)))
+    summaries = []
+    try:
+        for result in _run_in_turn(jobs) if count == 1 else _run_together(jobs, " ".join(names)):
+            summaries.append(_summary(result, out))
+            if not json:
+                _print_result(result, out)
+    except KeyboardInterrupt:
+        command = experiments.command_line(" ".join(names), options)
+        raise Interrupted(f"interrupted; finished cells are kept; resume with {command}") from None
+    if json:
+        show_json(summaries)
+
+
+def _run_in_turn(jobs: "list[Job]") -> "Iterator[Result]":
+    """One experiment after the other in this process, with one progress line each."""
+    from hushbit.lab.cli.output import CellProgress
+    from hushbit.lab.experiments import reproduce as experiments
+
+    for number, (experiment, runner, command) in enumerate(jobs, 1):
+        with CellProgress(f"{experiment.name} ({number} of {len(jobs)})") as progress:
+            result = experiments.reproduce(
+                experiment, replace(runner, watch=progress.watch), command
+            )
+        yield result
+
+
+def _run_together(jobs: "list[Job]", label: str) -> "Iterator[Result]":
+    """All experiments side by side, with one progress line in all."""
+    from hushbit.lab.cli.output import TotalProgress
+    from hushbit.lab.experiments.cells import CellPool
+    from hushbit.lab.experiments.reproduce import planned_cells, reproduce_together
+
+    first = jobs[0][1]
+    cells = planned_cells([(experiment, runner) for experiment, runner, _ in jobs])
+    with TotalProgress(label, cells) as progress:
+        pool = CellPool(first.workers, first.data, progress.done)
+        try:
+            shared = [(one, replace(runner, pool=pool), command) for one, runner, command in jobs]
+            yield from reproduce_together(shared)
+        finally:
+            pool.close()
+
+
+def _list(as_json: bool) -> None:
+    from hushbit.lab.experiments.reproduce import EXPERIMENTS
+
+    columns = ["name", "paper", "group", "title"]
+    rows = [[one.name, one.paper, one.group, one.title] for one in EXPERIMENTS.values()]
+    if as_json:
+        show_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        console.print(table("Experiments", columns, rows))
+
+
+def _summary(result: "Result", out: Path) -> dict[str, Any]:
+    return {
+        "name": result.name,
+        "quick": result.quick,
+        "file": str(out / result.name / "result.json"),
+        "checks": [vars(check) for check in result.checks],
+        "seconds": result.seconds,
+    }
+
+
+def _print_result(result: "Result", out: Path) -> None:
+    """A line for the experiment and one for each claim that does not hold."""
+    held = sum(check.holds for check in result.checks)
+    form = " (quick form)" if result.quick else ""
+    console.print(
+        f"{result.name}{form}: {held} of {len(result.checks)} claims hold, "
+        f"{result.seconds:.0f} s of CPU, {out / result.name / 'result.json'}"
+    )
+    for check in result.checks:
+        if not check.holds:
+            console.print(f"  does not hold: {check.claim}: {check.figure}")
+    err.print(f"show it with: hushbit report {out}", highlight=False)

@@ -1,0 +1,101 @@
+"""The `run` command: train a model across users with one mechanism."""
+
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hushbit.errors import InvalidInput
+from hushbit.lab.cli.options import ConfigFile, DataFolder, settings_from, with_settings
+from hushbit.lab.cli.output import (
+    Interrupted,
+    RoundProgress,
+    announce_cluster,
+    err,
+    need_lab,
+    resume_hint,
+    show_json,
+    table,
+)
+from hushbit.lab.cli.output import out as console
+
+
+@with_settings()
+def run(
+    named: dict[str, Any],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for configuration, metrics and checkpoints of the run."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out from its checkpoint.")
+    ] = False,
+    config: ConfigFile = None,
+    data: DataFolder = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")
+    ] = False,
+    engine: Annotated[
+        str, typer.Option(help="Where users train: local (processes on this machine) or ray.")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Worker processes; default: from the number of cores and users."),
+    ] = None,
+    ballots: Annotated[
+        Path | None, typer.Option(help="Folder to store every ballot in, as Parquet files.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Train a model across users with one mechanism; report accuracy, bytes and privacy."""
+    need_lab()
+    from hushbit.lab.sim.defences import filter_warnings
+    from hushbit.lab.sim.engines import open_engine
+    from hushbit.lab.sim.rounds import BATCH_USERS
+    from hushbit.lab.sim.run import RunRecord
+    from hushbit.lab.sim.run import run as run_settings
+
+    if resume and out is None:
+        raise InvalidInput("--resume needs --out: the folder of the run to continue")
+    if tensorboard and out is None:
+        raise InvalidInput("--tensorboard needs --out: the folder to write into")
+    if resume and out is not None:
+        if named or config is not None:
+            raise InvalidInput("--resume takes the options of the stored run: leave the others out")
+        settings = RunRecord(out).settings()
+    else:
+        settings = settings_from(named, config)
+    for line in filter_warnings(settings):
+        err.print(f"note: {line}", soft_wrap=True, highlight=False)
+    jobs = math.ceil(settings.users * settings.participation / BATCH_USERS)
+    announce_cluster(engine)
+    try:
+        with (
+            open_engine(engine, workers, jobs) as opened,
+            RoundProgress(settings, out if tensorboard else None) as progress,
+        ):
+            summary = run_settings(
+                settings,
+                out,
+                resume=resume,
+                data=data,
+                watch=progress.watch,
+                engine=opened,
+                ballots=ballots,
+            )
+    except KeyboardInterrupt:
+        raise Interrupted(resume_hint(out)) from None
+    summary.pop("history")
+    if json:
+        show_json(summary)
+        return
+    rows = [[name, _formatted(value)] for name, value in summary.items() if value is not None]
+    console.print(table("Run", ["", "value"], rows))
+
+
+def _formatted(value: Any) -> str:
+    """A number with separators and four significant digits; other values as text."""
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3e}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,297 @@
+"""What every experiment consists of: settings that are run as cells, and findings.
+
+Tuning follows one rule for every scheme: the best validation accuracy on seeds that are not
+reported. Each scheme gets a small grid over its local rate and over the size of its steps (the
+radius of its points, the step of its signs). Training without privacy gets the same rates.
+"""
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hushbit.errors import InvalidInput
+from hushbit.lab.experiments.cells import CellPool, Outcome, cell_key, run_cells
+from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLine
+from hushbit.lab.sim.settings import Settings
+
+TUNING_SEED = 9_001  # the first tuning seed; the others follow
+TIE_POINTS = 0.5  # accuracy differences that 10 000 validation samples cannot resolve
+CONFIDENCE = 0.95
+QUICK_SHARE = 3  # a quick form runs a third of the rounds
+METRIC_LABELS = {
+    "accuracy": "test accuracy (%)",
+    "validation": "validation accuracy (%)",
+    "snr_authors_db": "SNR as published (20 log10, dB)",
+    "snr_db": "SNR (10 log10, dB)",
+    "snr_wiener_db": "SNR of the best guess (10 log10, dB)",
+    "snr_median_db": "SNR, median over rounds (10 log10, dB)",
+    "rmse": "root mean square error of an entry",
+    "accuracy_tried": "test accuracy by what the paper does not tell (%)",
+    "snr_tried": "SNR as published by what the paper does not tell (20 log10, dB)",
+    "removed_attackers": "attackers removed (%)",
+    "removed_honest": "honest users removed (%)",
+    "backdoor": "trigger works (%)",
+    "distortion": "E|w_CPA - w_FA|²",
+    "gap": "E F(w_t) - F(w*)",
+    "error_db": "error of one user and entry over its variance (10 log10, dB)",
+}
+Grid = Mapping[str, Sequence[Any]]
+Coordinates = dict[str, str | int | float]
+Watch = Callable[[str, int, int], None]
+
+
+def table_axes(*metrics: str) -> Axes:
+    """A table of each of these metrics."""
+    return Axes("table", None, "", False, tuple(Metric(m, METRIC_LABELS[m]) for m in metrics))
+
+
+def line_axes(x: str, label: str, *metrics: str, log: bool = False) -> Axes:
+    """Lines of each of these metrics over `x`."""
+    return Axes("lines", x, label, log, tuple(Metric(m, METRIC_LABELS[m]) for m in metrics))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an experiment found."""
+
+    axes: Axes
+    cells: tuple[Cell, ...]
+    checks: tuple[Check, ...] = ()
+    choices: tuple[str, ...] = ()
+    privacy: tuple[PrivacyLine, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    """One scheme at one place: settings that are run once for each seed.
+
+    `max_seeds` limits the seeds of long runs; the cells show how many there are.
+    """
+
+    scheme: str
+    variant: str
+    settings: Settings
+    where: Coordinates
+    x: float | None = None
+    max_seeds: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentRunner:
+    """Where cells are run and stored, and the size of the experiments.
+
+    `cpu_seconds` holds the time of every cell that was requested, stored ones included. A `pool`
+    of workers is shared with other experiments.
+    """
+
+    folder: Path
+    seeds: tuple[int, ...]
+    quick: bool = False
+    rounds: int | None = None
+    workers: int = 1
+    data: str | None = None
+    watch: Watch | None = None
+    cpu_seconds: dict[str, float] = field(default_factory=dict)
+    pool: CellPool | None = None
+
+    def rounds_of(self, full: int) -> int:
+        """The rounds to run where the full form has `full`."""
+        if self.rounds is not None:
+            return self.rounds
+        return max(2, full // QUICK_SHARE) if self.quick else full
+
+    def run(self, wanted: Sequence[Settings], step: str = "cells") -> list[Outcome]:
+        """Outcomes of settings, in order; stored cells are read, the others are computed."""
+        done = 0
+
+        def on_cell(settings: Settings, kept: bool) -> None:
+            nonlocal done
+            done += 1
+            if self.watch is not None:
+                self.watch(step, done, len(wanted))
+
+        folder = self.folder / "cells"
+        made = run_cells(
+            wanted, folder, workers=self.workers, data=self.data, watch=on_cell, pool=self.pool
+        )
+        for settings, outcome in zip(wanted, made, strict=True):
+            self.cpu_seconds[cell_key(settings)] = outcome.seconds
+        return made
+
+    def tune(self, wanted: Sequence[tuple[Settings, Grid]], seeds: int = 1) -> list[Settings]:
+        """The best settings of each grid, by mean validation accuracy on tuning seeds."""
+        tried = [candidates(settings, grid) for settings, grid in wanted]
+        flat = [
+            dataclasses.replace(settings, seed=settings.seed + number)
+            for group in tried
+            for settings in group
+            for number in range(seeds)
+        ]
+        outcomes = iter(self.run(flat, "tuning"))
+        means = [[averaged([next(outcomes) for _ in range(seeds)]) for _ in g] for g in tried]
+        return [best_settings(group, found) for group, found in zip(tried, means, strict=True)]
+
+    def measure(self, series: Sequence[Series]) -> list[list[Outcome]]:
+        """The outcomes of each series, one for each of its seeds."""
+        flat = [
+            dataclasses.replace(one.settings, seed=seed)
+            for one in series
+            for seed in self.seeds[: one.max_seeds]
+        ]
+        outcomes = iter(self.run(flat))
+        return [[next(outcomes) for _ in self.seeds[: one.max_seeds]] for one in series]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A named experiment: title, place in the paper, description, and the function that runs it.
+
+    group     mnist, cifar, theory, ...; `hushbit reproduce mnist` runs mnist and theory
+    seeds     number of seeds of the full form unless the caller gives one
+    by_cells  all long computations are cells, so that a dry run can list them
+    """
+
+    name: str
+    title: str
+    paper: str
+    about: str
+    group: str
+    find: Callable[[ExperimentRunner], Findings]
+    seeds: int = 3
+    by_cells: bool = False
+
+
+def candidates(settings: Settings, grid: Grid) -> list[Settings]:
+    """The settings with every combination of the grid, on the tuning seed.
+
+    `reach` is a radius in units of the local rate: updates grow with the rate, and so must the
+    radius of the points.
+    """
+    names = list(grid)
+    made = []
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(names, values, strict=True))
+        if "reach" in chosen:
+            rate = chosen.get("rate", settings.local_rate)
+            chosen["radius"] = round(float(rate * chosen.pop("reach")), 6)
+        made.append(dataclasses.replace(settings, seed=TUNING_SEED, **chosen))
+    return made
+
+
+def best_settings(tried: Sequence[Settings], outcomes: Sequence[Outcome]) -> Settings:
+    """The settings of the highest validation accuracy; ties go to the highest SNR, then the first.
+
+    Accuracies within half a point are ties: that is the error of 10 000 samples.
+    """
+    if not tried or len(tried) != len(outcomes):
+        raise InvalidInput(f"{len(tried)} settings with {len(outcomes)} outcomes; give one each")
+    top = max(outcome.validation for outcome in outcomes)
+    ties = [n for n, outcome in enumerate(outcomes) if outcome.validation >= top - TIE_POINTS]
+
+    def signal(number: int) -> float:
+        outcome = outcomes[number]
+        return outcome.validation if outcome.snr_db is None else outcome.snr_db
+
+    return tried[max(ties, key=signal)]
+
+
+def averaged(outcomes: Sequence[Outcome]) -> Outcome:
+    """One outcome with the mean validation accuracy and SNR of several seeds, for tuning."""
+    ratios = [one.snr_db for one in outcomes if one.snr_db is not None]
+    return dataclasses.replace(
+        outcomes[0],
+        validation=statistics.fmean(one.validation for one in outcomes),
+        snr_db=statistics.fmean(ratios) if len(ratios) == len(outcomes) else None,
+    )
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and 95 % interval by Student's t; a single value is its own interval."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, mean, mean
+    from scipy.stats import t
+
+    half = t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * statistics.stdev(values)
+    half = float(half) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def cells_of(one: Series, outcomes: Sequence[Outcome], metrics: Iterable[str]) -> list[Cell]:
+    """A cell for each metric that every seed has; training without noise has no SNR."""
+    made = []
+    for metric in metrics:
+        values = [getattr(outcome, metric) for outcome in outcomes]
+        if None not in values:
+            made.append(cell_of(one, metric, values))
+    return made
+
+
+def cell_of(one: Series, metric: str, values: Sequence[float]) -> Cell:
+    """A cell of the values of all seeds of a series."""
+    return measured_cell(one.scheme, one.variant, one.where, metric, values, one.x)
+
+
+def measured_cell(
+    scheme: str,
+    variant: str,
+    where: Coordinates,
+    metric: str,
+    values: Sequence[float],
+    x: float | None = None,
+) -> Cell:
+    """A cell with the mean and the 95 % interval of measured values."""
+    return Cell(scheme, variant, where, metric, *interval(values), tuple(values), x)
+
+
+def stated_cell(
+    scheme: str,
+    variant: str,
+    where: Coordinates,
+    metric: str,
+    value: float,
+    x: float | None = None,
+) -> Cell:
+    """A cell of one value that was not measured: it has no seeds and no interval."""
+    value = float(value)
+    return Cell(scheme, variant, where, metric, value, value, value, (), x)
+
+
+def published(
+    scheme: str, where: Coordinates, metric: str, value: float, x: float | None = None
+) -> Cell:
+    """A figure of the paper."""
+    return stated_cell(scheme, "published", where, metric, value, x)
+
+
+def privacy_lines(
+    series: Sequence[Series], found: Sequence[Sequence[Outcome]]
+) -> tuple[PrivacyLine, ...]:
+    """The guarantee of each scheme, once for each distinct text."""
+    lines = {
+        PrivacyLine(f"{one.scheme} ({one.variant})", *outcomes[0].privacy)
+        for one, outcomes in zip(series, found, strict=True)
+        if not outcomes[0].diverged
+    }
+    return tuple(sorted(lines, key=lambda line: (line.scheme, line.per_bit, line.per_run)))
+
+
+def chosen_text(one: Series) -> str:
+    """The settings that tuning chose, as text."""
+    settings = one.settings
+    parts = [f"rate {settings.local_rate:g}"]
+    if settings.server_name != "plain":
+        parts.append(f"server {settings.server_name}")
+    if settings.radius is not None:
+        parts.append(f"radius {settings.radius:g}")
+    if settings.sign_step is not None:
+        parts.append(f"sign step {settings.sign_step:g}")
+    place = [f"{key} {value}" for key, value in one.where.items()]
+    place += [] if one.x is None else [f"x = {one.x:g}"]
+    return f"{one.scheme} ({one.variant}; {', '.join(place)}): {', '.join(parts)}"

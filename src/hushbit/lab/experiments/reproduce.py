@@ -1,0 +1,207 @@
+"""Experiments by name, and how they are run into result files.
+
+`EXPERIMENTS` lists them; add one line to add one. `reproduce` runs one, `reproduce_together` runs
+several that share a pool of workers, `planned_cells` lists the cells they still need.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Thread
+
+from hushbit.checks import check_int
+from hushbit.errors import InvalidInput
+from hushbit.kernels.threads import get_threads, set_threads
+from hushbit.lab.experiments.auto_accuracy import ACCURACY, ACCURACY_CIFAR
+from hushbit.lab.experiments.cells import Outcome, cell_key, read_cell
+from hushbit.lab.experiments.experiment import Experiment, ExperimentRunner
+from hushbit.lab.experiments.nmse import NMSE
+from hushbit.lab.experiments.paper_curves import (
+    ACCURACY_EPSILON,
+    EPSILON_EXPERIMENT,
+    SNR_EPSILON,
+    USERS_EXPERIMENT,
+)
+from hushbit.lab.experiments.paper_tables import (
+    ARCHITECTURES,
+    ARCHITECTURES_CIFAR,
+    CONVERGENCE,
+    CONVERGENCE_CNN2,
+    MALICIOUS,
+    MALICIOUS_CIFAR,
+    NESTED,
+    RESNET,
+)
+from hushbit.lab.experiments.results import Result
+from hushbit.lab.experiments.robustness import ROBUSTNESS, SHARES_OF_ATTACKERS
+from hushbit.lab.experiments.theorems import BIT_ALLOCATIONS, THEOREM1, THEOREM2
+from hushbit.lab.experiments.whole_message import WHOLE_MESSAGE
+from hushbit.lab.sim.run import PACKAGES
+from hushbit.lab.sim.settings import Settings
+from hushbit.store.run_folder import software_versions
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        SNR_EPSILON,
+        ACCURACY_EPSILON,
+        USERS_EXPERIMENT,
+        EPSILON_EXPERIMENT,
+        ARCHITECTURES,
+        CONVERGENCE,
+        NESTED,
+        MALICIOUS,
+        THEOREM1,
+        THEOREM2,
+        BIT_ALLOCATIONS,
+        ARCHITECTURES_CIFAR,
+        CONVERGENCE_CNN2,
+        MALICIOUS_CIFAR,
+        RESNET,
+        NMSE,
+        ACCURACY,
+        ACCURACY_CIFAR,
+        ROBUSTNESS,
+        SHARES_OF_ATTACKERS,
+        WHOLE_MESSAGE,
+    )
+}
+
+UNKNOWN_OUTCOME = Outcome(
+    50.0, 50.0, 0.0, 0.0, 0.0, 1.0, ((1, 50.0, 50.0),), ("", "", ""), 0.0, snr_wiener_db=0.0
+)
+
+
+@dataclass(frozen=True, eq=False)
+class DryRunner(ExperimentRunner):
+    """A runner that returns stored outcomes and collects the cells that have none."""
+
+    missing: dict[str, Settings] = field(default_factory=dict)
+
+    def run(self, wanted: Sequence[Settings], step: str = "cells") -> list[Outcome]:
+        """Stored outcomes; UNKNOWN_OUTCOME where there is none."""
+        outcomes = []
+        for settings in wanted:
+            stored = read_cell(self.folder / "cells", settings)
+            if stored is None:
+                self.missing[cell_key(settings)] = settings
+            outcomes.append(stored or UNKNOWN_OUTCOME)
+        return outcomes
+
+
+def planned_cells(jobs: Sequence[tuple[Experiment, ExperimentRunner]]) -> list[Settings]:
+    """The cells that experiments made of cells still need, each once.
+
+    Tuning chooses among settings that take equally long, so it does not matter that its choice is
+    not known yet.
+    """
+    missing: dict[str, Settings] = {}
+    for experiment, runner in jobs:
+        if experiment.by_cells:
+            dry = DryRunner(runner.folder, runner.seeds, runner.quick, runner.rounds)
+            experiment.find(dry)
+            missing |= dry.missing
+    return list(missing.values())
+
+
+GROUPS = {"mnist": ("mnist", "theory"), "cifar": ("cifar",), "scale": ("scale",)}
+"""Names for several experiments, by their `group`; "all" names every experiment."""
+QUICK_SEEDS = 2
+
+
+def select_experiments(
+    names: Sequence[str], known: Mapping[str, Experiment] = EXPERIMENTS
+) -> list[Experiment]:
+    """The experiments with these names, or in the groups with these names, each once."""
+    selected: dict[str, Experiment] = {}
+    for name in names:
+        if name in known:
+            selected[name] = known[name]
+        elif name == "all":
+            selected |= known
+        elif name in GROUPS:
+            selected |= {key: one for key, one in known.items() if one.group in GROUPS[name]}
+        else:
+            allowed = ", ".join([*known, *GROUPS, "all"])
+            raise InvalidInput(f"unknown experiment {name!r}; choose from {allowed}")
+    return list(selected.values())
+
+
+def seeds_for(experiment: Experiment, quick: bool, count: int | None) -> tuple[int, ...]:
+    """Seeds 1, 2, ...: `count` of them, or as many as the experiment has by default."""
+    usual = min(QUICK_SEEDS, experiment.seeds) if quick else experiment.seeds
+    return tuple(range(1, check_int("seeds", usual if count is None else count, 1, 1000) + 1))
+
+
+def reproduce(experiment: Experiment, runner: ExperimentRunner, command: str) -> Result:
+    """Run an experiment (or read its stored cells) and write its result."""
+    start = time.thread_time()  # other threads may run other experiments
+    found = experiment.find(runner)
+    notes = found.notes
+    if runner.quick or runner.rounds is not None:
+        form = "the quick form" if runner.quick else f"a run of {runner.rounds} rounds"
+        notes = (f"This is {form}: fewer rounds or seeds than the full one.", *notes)
+    result = Result(
+        name=experiment.name,
+        title=experiment.title,
+        paper=experiment.paper,
+        quick=runner.quick,
+        command=command,
+        seeds=runner.seeds,
+        about=experiment.about,
+        choices=found.choices,
+        privacy=found.privacy,
+        axes=found.axes,
+        cells=found.cells,
+        checks=found.checks,
+        notes=notes,
+        environment={key: str(value) for key, value in software_versions(PACKAGES).items()},
+        seconds=round(max(time.thread_time() - start, sum(runner.cpu_seconds.values())), 1),
+    )
+    result.save(runner.folder)
+    return result
+
+
+Job = tuple[Experiment, ExperimentRunner, str]
+"""An experiment, its runner, and the command that runs it again."""
+
+
+def reproduce_together(jobs: Sequence[Job]) -> Iterator[Result]:
+    """Run experiments in threads that share a pool of workers; yield results as they finish.
+
+    The pool computes cells of one experiment while another waits. This process computes on one
+    thread, like the workers.
+    """
+    results: SimpleQueue[Result | BaseException] = SimpleQueue()
+
+    def run(*job: *Job) -> None:
+        try:
+            results.put(reproduce(*job))
+        except BaseException as error:
+            results.put(error)
+
+    before = get_threads()
+    set_threads(1)
+    try:
+        for job in jobs:
+            # After an error these threads are not joined: finished cells are stored one by one.
+            Thread(target=run, args=job, daemon=True).start()
+        for _ in jobs:
+            result = results.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    finally:
+        set_threads(before)
+
+
+def command_line(name: str, options: Mapping[str, object]) -> str:
+    """The command that runs an experiment again."""
+    words = ["hushbit reproduce", name]
+    for option, value in options.items():
+        if value is True:
+            words.append(f"--{option}")
+        elif value is not None and value is not False:
+            words.append(f"--{option} {value}")
+    return " ".join(words)

@@ -1,0 +1,266 @@
+"""Sections of a report: one for each experiment, all runs side by side, then each run."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from hushbit.lab.experiments.results import Result
+from hushbit.lab.report.document import (
+    Block,
+    BulletList,
+    ClaimVerdict,
+    ClaimVerdicts,
+    Command,
+    Document,
+    Part,
+    ReportTable,
+    Section,
+    Text,
+    number,
+)
+from hushbit.lab.report.plots import plots_by_round, result_plots
+from hushbit.lab.report.sources import RunReport, Sources
+from hushbit.lab.report.tables import QUICK_NOTE, side_by_side
+
+MAX_PLOTTED_ROWS = 100
+"""A table with more rows has no plot: it would fill several screens."""
+
+
+def report_document(sources: Sources, title: str) -> Document:
+    """The document of a report; each section has an anchor of its own."""
+    sections = [experiment_section(result) for result in sources.results]
+    headline = f"{claims_headline(sections)} {_runs_headline(sources.runs)}".strip()
+    if sources.runs:
+        sections += [_comparison_section(sources.runs), *map(_run_section, sources.runs)]
+    return Document(title, headline, tuple(_with_anchors(sections)))
+
+
+def claims_headline(experiments: Sequence[Section]) -> str:
+    """The number of claims that hold, in one or two sentences; empty without claims."""
+    holds, fails = (sum(getattr(s, name) for s in experiments) for name in ("holds", "fails"))
+    if not holds + fails:
+        return ""
+    text = f"{holds} of {holds + fails} claims hold"
+    text += "." if not fails else "; 1 does not." if fails == 1 else f"; {fails} do not."
+    quick = sum(section.quick for section in experiments)
+    form = "ran in the quick form, with fewer rounds and seeds."
+    return f"{text} {quick} of {len(experiments)} experiments {form}" if quick else text
+
+
+def _runs_headline(runs: tuple[RunReport, ...]) -> str:
+    """The best private run beside the best FedAvg run, for each dataset and model."""
+    finished = [run for run in runs if run.finished and run.last("test_accuracy") is not None]
+    if not finished:
+        return "No run is finished yet." if runs else ""
+    tasks: dict[str, list[RunReport]] = {}
+    for run in finished:
+        tasks.setdefault(f"{run.settings.dataset}, {run.settings.model}", []).append(run)
+    parts = [_best_run(own) for own in tasks.values()]
+    if len(parts) > 1:
+        parts = [f"{task}: {part}" for task, part in zip(tasks, parts, strict=True)]
+    return " ".join(parts)
+
+
+def _best_run(runs: list[RunReport]) -> str:
+    """As in "Best private run: cpa 89.7 % (FedAvg 90.3 %), 366 kB up."."""
+
+    def accuracy(run: RunReport) -> float:
+        return 100 * (run.last("test_accuracy") or 0.0)
+
+    private = [run for run in runs if math.isfinite(run.summary["epsilon_run"])]
+    plain = [run for run in runs if run.settings.mechanism == "fedavg"]
+    best = max(private or runs, key=accuracy)
+    text = f"Best {'private ' if private else ''}run: {best.name} {accuracy(best):.1f} %"
+    if private and plain:
+        text += f" (FedAvg {max(map(accuracy, plain)):.1f} %)"
+    text += f", {_size(_total(best, 'bytes_up'))} up"
+    return f"{text}." if private else f"{text}. No run is private."
+
+
+def _with_anchors(sections: list[Section]) -> Iterable[Section]:
+    """The sections with unique anchors that are safe in a URL."""
+    taken = {"summary", "content", "theme"}
+    for section in sections:
+        base = re.sub(r"[^a-z0-9]+", "-", section.anchor.lower()).strip("-") or "section"
+        anchor, count = base, 2
+        while anchor in taken:
+            anchor, count = f"{base}-{count}", count + 1
+        taken.add(anchor)
+        yield Section(anchor, section.title, section.source, section.parts, section.quick)
+
+
+def experiment_section(result: Result) -> Section:
+    """Claims, figures side by side, privacy, choices, notes and the command of an experiment."""
+    parts = [
+        _claims(result),
+        _figures(result),
+        _privacy(result),
+        _list("Choices that the paper leaves open", result.choices),
+        _list("Notes", result.notes, folded=True),
+        _reproduction(result),
+    ]
+    present = tuple(part for part in parts if part)
+    return Section(result.name, result.title, result.paper, present, result.quick)
+
+
+def claim_verdicts(result: Result) -> ClaimVerdicts:
+    """The claims of a result."""
+    return ClaimVerdicts(tuple(ClaimVerdict(c.claim, c.holds, c.figure) for c in result.checks))
+
+
+def _claims(result: Result) -> Part:
+    texts = [result.about, QUICK_NOTE if result.quick else ""]
+    texts.append("" if result.checks else "This experiment makes no claims.")
+    blocks: list[Block] = [Text(text) for text in texts if text]
+    return Part("Claims", (*blocks, *([claim_verdicts(result)] if result.checks else [])))
+
+
+def _figures(result: Result) -> Part | None:
+    blocks: list[Block] = []
+    for metric in result.axes.y:
+        rows = {(c.scheme, str(c.where)) for c in result.cells if c.metric == metric.metric}
+        if rows:
+            blocks.append(side_by_side(result, metric))
+        if 0 < len(rows) <= MAX_PLOTTED_ROWS or result.axes.kind != "table":
+            blocks += result_plots(result, metric)
+    return Part("Results", tuple(blocks)) if blocks else None
+
+
+def _privacy(result: Result) -> Part | None:
+    rows = tuple((p.scheme, p.per_bit, p.per_message, p.per_run) for p in result.privacy)
+    columns = ("scheme", "per bit", "per message", "per run")
+    caption = "The guarantee of each scheme for one user, in three units."
+    table = ReportTable(caption, columns, rows, is_text=True)
+    return Part("Privacy per bit, message and run", (table,)) if rows else None
+
+
+def _list(title: str, items: tuple[str, ...], folded: bool = False) -> Part | None:
+    return Part(title, (BulletList(items),), folded) if items else None
+
+
+def _reproduction(result: Result) -> Part:
+    seeds = f"Seeds {', '.join(map(str, result.seeds))}. " if result.seeds else ""
+    text = f"{seeds}CPU time: {_time(result.seconds)}. {_versions(result.environment)}".strip()
+    return Part("How to run it again", (Command(result.command), Text(text)))
+
+
+def _versions(environment: dict[str, str]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in environment.items())
+    return f"Made with {versions}." if versions else ""
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
+
+
+def _comparison_section(runs: tuple[RunReport, ...]) -> Section:
+    """All runs in one table, and their metrics by round."""
+    plots = plots_by_round({run.name: run.rows for run in runs})
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    return Section("runs", "Runs", count, (Part("Comparison", (_comparison(runs), *plots)),))
+
+
+def _run_section(run: RunReport) -> Section:
+    """The guarantee, the traffic, the command and the settings of one run."""
+    settings = run.settings
+    source = f"{settings.dataset}, {settings.model}, {settings.mechanism}"
+    hidden = ("guarantee", "guarantee_note", "fingerprint", "mechanism")
+    versions = _versions({k: v for k, v in run.environment.items() if k not in hidden})
+    parts = (
+        Part("Privacy per bit, message and run", _guarantee(run)),
+        Part("Traffic", (_traffic(run),)),
+        Part("How to run it again", (Command(run.command), Text(versions))),
+        Part("Settings", (Command(settings.to_toml().rstrip()),), folded=True),
+    )
+    return Section(run.name, run.name, source, parts)
+
+
+def _comparison(runs: tuple[RunReport, ...]) -> ReportTable:
+    rows = []
+    for run in runs:
+        end, settings = run.summary, run.settings
+        accuracy = run.last("test_accuracy")
+        units = ("epsilon_per_bit", "epsilon_per_message", "epsilon_run")
+        rows.append(
+            (
+                run.name,
+                settings.mechanism,
+                f"{settings.dataset}, {settings.model}",
+                f"{settings.users:,}",
+                f"{len(run.rows):,} of {settings.rounds:,}",
+                "" if accuracy is None else f"{accuracy:.2%}",
+                number(end["snr_db"]) if end else "",
+                _size(_total(run, "bytes_up")),
+                *(number(end[key]) if end else "" for key in units),
+                f"{end['seconds']:,.1f} s" if end else "not finished",
+            )
+        )
+    columns = (
+        "run",
+        "mechanism",
+        "data, model",
+        "users",
+        "rounds",
+        "test accuracy",
+        "SNR (dB)",
+        "sent up",
+        "epsilon per bit",
+        "epsilon per message",
+        "epsilon per run",
+        "time",
+    )
+    caption = (
+        "All runs. SNR is the median over rounds. Epsilons are those of pure local differential "
+        "privacy; the section of each run also has them at a delta."
+    )
+    return ReportTable(caption, columns, tuple(rows), heads=3)
+
+
+def _guarantee(run: RunReport) -> tuple[Block, ...]:
+    end = run.summary
+    note = run.environment.get("guarantee_note", "")
+    notes = (Text(note),) if note else ()
+    if not end:
+        text = run.environment.get("guarantee", "Its record has no guarantee.")
+        return (Text(f"The run is not finished. {text}"), *notes)
+    rounds = max(run.settings.rounds, len(run.rows))
+    rows = tuple(
+        (unit, number(end[pure]), number(end[at_delta]))
+        for unit, pure, at_delta in (
+            ("per bit", "epsilon_per_bit", "epsilon_per_bit"),
+            ("per message", "epsilon_per_message", "epsilon_per_message_at_delta"),
+            (f"per run of {rounds:,} rounds", "epsilon_run", "epsilon_run_at_delta"),
+        )
+    )
+    caption = "Local differential privacy of one user against anyone who sees ballots and keys."
+    columns = ("unit", "pure epsilon", f"epsilon at delta {end['delta']:g}")
+    return (ReportTable(caption, columns, rows), *notes)
+
+
+def _traffic(run: RunReport) -> ReportTable:
+    up, ballots = _total(run, "bytes_up"), _total(run, "users")
+    rows = (
+        ("users to server, total", _size(up)),
+        ("one ballot, on average", f"{up / ballots:,.0f} bytes" if ballots else ""),
+        ("server to users, total", _size(_total(run, "bytes_down"))),
+    )
+    return ReportTable("Bytes counted on the wire.", ("direction", "size"), rows)
+
+
+def _total(run: RunReport, metric: str) -> float:
+    return sum(row.get(metric) or 0.0 for row in run.rows)
+
+
+def _size(count: float) -> str:
+    """Bytes as text.
+
+    >>> _size(122), _size(73_200), _size(488_000)
+    ('122 bytes', '73.2 kB', '488 kB')
+    """
+    units = ["bytes", "kB", "MB", "GB", "TB"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1000
+        units.pop(0)
+    return f"{count:,.{0 if count >= 100 or units[0] == 'bytes' else 1}f} {units[0]}"

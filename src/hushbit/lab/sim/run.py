@@ -1,0 +1,236 @@
+"""One run from settings to summary, recorded in a run folder if one is named."""
+
+import hashlib
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.engine import Engine
+from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.lab.sim.rounds import RoundResult, RunState, initial_state, run_rounds
+from hushbit.lab.sim.settings import CONFIG, Settings, read_settings
+from hushbit.lab.sim.setup import Setup, build_setup
+from hushbit.mechanism import Mechanism
+from hushbit.store.run_folder import CHECKPOINT, ArrayGroups, RunFolder, software_versions
+from hushbit.wire.files import write_atomic
+
+PACKAGES = ("hushbit", "numpy", "numba", "torch", "scikit-learn", "pyarrow")
+STATE_GROUPS = ("server", "local", "average", "tuning", "defence")
+
+
+class RunRecord(RunFolder):
+    """The folder of a simulated run: its settings, and its state as checkpoint."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder, CONFIG)
+        self._digest = np.zeros(0, dtype=np.uint8)
+
+    def settings(self) -> Settings:
+        """The settings of the run in this folder."""
+        self._check_run()
+        return Settings(**read_settings(self.config))
+
+    def _check_run(self) -> None:
+        if not self.holds_run:
+            raise InvalidInput(f"{self.folder} holds no run: there is no {CONFIG} in it")
+
+    def begin(self, settings: Settings, notes: Mapping[str, Any]) -> None:
+        """Write the settings of a new run; a folder that is not empty is refused."""
+        self.check_empty()
+        self._digest = _digest(settings)
+        self.create(settings.resolved().to_toml(), software_versions(PACKAGES) | dict(notes))
+
+    def save_round(self, state: RunState, made: RoundResult) -> None:
+        """Store the metrics of a round and the state after it."""
+        self.save(made.row(), {"settings": {"sha256": self._digest}, **_groups(state)})
+
+    def resume(self, settings: Settings, fresh: RunState, notes: Mapping[str, Any]) -> RunState:
+        """The state of the last checkpoint, or `fresh` if there is none; later rows are dropped."""
+        self._check_run()
+        self._digest = _digest(settings)
+        kept = self.read_checkpoint()
+        state = fresh if kept is None else self._state(kept.round, kept.groups, fresh)
+        self.rewind(state.round, software_versions(PACKAGES) | dict(notes))
+        return state
+
+    def _state(self, number: int, groups: ArrayGroups, fresh: RunState) -> RunState:
+        """The stored state, if it has the arrays of a fresh one, with the same shapes."""
+        path, found = self.folder / CHECKPOINT, dict(groups)
+        if not np.array_equal(found.pop("settings", {}).get("sha256", ()), self._digest):
+            raise InvalidInput(
+                f"{path} was made with other settings than {CONFIG} holds now: restore {CONFIG}, "
+                "or start the run again"
+            )
+        if _layout(found) != _layout(_groups(fresh)):
+            raise DamagedFile(f"{path} is of another model or server; start the run again")
+        states = {group: dict(found.get(group, {})) for group in STATE_GROUPS}
+        return RunState(number, found["model"]["params"], **states)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary, and the metrics once more as Parquet."""
+        super().finish(summary)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = [
+            {k: float(v) if v in ("inf", "-inf", "nan") else v for k, v in row.items()}
+            for row in self.rows()
+        ]
+        table = pa.Table.from_pylist(rows)
+        write_atomic(self.folder / "metrics.parquet", lambda file: pq.write_table(table, file))
+
+
+def _digest(settings: Settings) -> NDArray[np.uint8]:
+    """Identifies the settings that a checkpoint was made with."""
+    digest = hashlib.sha256(settings.resolved().to_toml().encode()).digest()
+    return np.frombuffer(digest, dtype=np.uint8)
+
+
+def _groups(state: RunState) -> dict[str, Mapping[str, NDArray[Any]]]:
+    return {
+        "model": {"params": state.params},
+        **{group: getattr(state, group) for group in STATE_GROUPS},
+    }
+
+
+def _layout(groups: ArrayGroups) -> dict[tuple[str, str], Any]:
+    return {
+        (group, name): (array.shape, array.dtype)
+        for group, members in groups.items()
+        for name, array in members.items()
+    }
+
+
+Watcher = Callable[[Setup, RoundResult], None]
+
+
+def run(
+    settings: Settings,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    data: str | Path | None = None,
+    watch: Watcher | None = None,
+    engine: Engine | None = None,
+    ballots: str | Path | None = None,
+    mechanism: Mechanism | None = None,
+) -> dict[str, Any]:
+    """Run or resume a federation; returns the summary, with the rounds under "history".
+
+    The engine decides where users are computed and changes no result. All ballots are stored as
+    Parquet in the folder `ballots`. `mechanism` replaces the one that the settings name.
+    """
+    begun = time.perf_counter()
+    record = None if out is None else RunRecord(out)
+    if record is not None and not resume:
+        record.check_empty()
+    with nullcontext() if record is None else record.locked():
+        kept = _ballot_folder(ballots, resume)
+        setup = replace(build_setup(settings, data), ballots=kept)
+        if mechanism is not None:
+            setup = replace(setup, mechanism=mechanism)
+        history = _run_rounds(setup, record, resume, watch, engine)
+        summary = summarise(setup, history) | {"seconds": time.perf_counter() - begun}
+        if record is not None:
+            record.finish(summary)
+    return summary | {"history": history}
+
+
+def _run_rounds(
+    setup: Setup,
+    record: RunRecord | None,
+    resume: bool,
+    watch: Watcher | None,
+    engine: Engine | None,
+) -> list[dict[str, Any]]:
+    """The metrics of all rounds, those before an interruption included."""
+    state, history = initial_state(setup), []
+    notes = {
+        "coins": "SimulationCoins",
+        "start": setup.model.note,
+        "mechanism": setup.mechanism.description,
+        "fingerprint": setup.mechanism.fingerprint.hex(),
+        "guarantee": setup.mechanism.guarantee.summary(),
+        "guarantee_note": setup.mechanism.guarantee.note,
+    }
+    if record is not None and resume:
+        state = record.resume(setup.settings, state, notes)
+        history = record.rows()
+    elif record is not None:
+        record.begin(setup.settings, notes)
+    try:
+        for made in run_rounds(setup, state, engine):
+            if record is not None:
+                record.save_round(state, made)
+            if watch is not None:
+                watch(setup, made)
+            history.append(made.row())
+    except HushbitError:
+        if record is not None and not resume and not (record.folder / CHECKPOINT).exists():
+            record.remove()
+        raise
+    return history
+
+
+def _ballot_folder(folder: str | Path | None, resume: bool) -> Path | None:
+    if folder is None:
+        return None
+    place = Path(folder)
+    if not resume and place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InvalidInput(
+            f"{place} is not an empty folder: name a new one for the ballots of this run"
+        )
+    return place.resolve()
+
+
+def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """The figures of a run; SNR is the median over rounds, shares of removed users are means."""
+    settings, guarantee = setup.settings, setup.mechanism.guarantee
+    rounds = max(settings.rounds, len(history))
+    last: dict[str, Any] = next(
+        (row for row in reversed(history) if row.get("test_accuracy") is not None), {}
+    )
+    ratios = [float(row["snr_db"]) for row in history if not math.isnan(float(row["snr_db"]))]
+    return {
+        "mechanism": settings.mechanism,
+        "dataset": settings.dataset,
+        "model": settings.model,
+        "dim": setup.model.dim,
+        "users": setup.federation.users,
+        "rounds": len(history),
+        "test_accuracy": last.get("test_accuracy", math.nan),
+        "test_loss": last.get("test_loss", math.nan),
+        "validation_accuracy": last.get("validation_accuracy"),
+        "removed_honest": _mean_over_rounds(history, "removed_honest"),
+        "removed_attackers": _mean_over_rounds(history, "removed_attackers")
+        if settings.attackers
+        else None,
+        "backdoor_rate": last.get("backdoor_rate"),
+        "snr_db": statistics.median(ratios) if ratios else math.nan,
+        "mse": history[-1]["mse"] if history else math.nan,
+        "bytes_up": sum(row["bytes_up"] for row in history),
+        "bytes_down": sum(row["bytes_down"] for row in history),
+        "bits_per_entry": guarantee.bits_per_entry,
+        "epsilon_per_bit": guarantee.epsilon_per_bit,
+        "epsilon_per_message": guarantee.epsilon_per_message(),
+        "epsilon_per_message_at_delta": guarantee.epsilon_per_message(settings.delta),
+        "epsilon_run": guarantee.epsilon_per_run(rounds),
+        "epsilon_run_at_delta": guarantee.epsilon_per_run(rounds, settings.delta),
+        "delta": settings.delta,
+        "k_anonymity": guarantee.k_anonymity,
+        "seed": settings.seed,
+    }
+
+
+def _mean_over_rounds(history: list[dict[str, Any]], name: str) -> float | None:
+    """The mean over rounds; None if no round has the figure."""
+    values = [row[name] for row in history if row.get(name) is not None]
+    return statistics.fmean(values) if values else None

@@ -1,0 +1,230 @@
+"""`Settings`: all options of `hushbit run` in one flat record, read from and written to TOML."""
+
+import dataclasses
+import json
+import math
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from hushbit.checks import check_choice, check_float, check_int, check_positive
+from hushbit.errors import InvalidInput
+from hushbit.lab.attacks import ATTACKS
+from hushbit.lab.sim.robust_means import ROBUST_MEANS
+
+CONFIG = "config.toml"  # the file of a run folder that holds the settings
+PARTITIONS = ("per-user", "iid", "dirichlet", "shards", "writer")
+ATTACK_CHOICES = ("none", *ATTACKS)
+DEFENCES = ("none", "spectral", *ROBUST_MEANS)
+SCHEDULES = ("constant", "decay")
+RATES = {"digits": 0.3}
+DEFAULT_RATE = 0.03
+PARTITION_OPTIONS = {
+    "samples_per_user": "per-user",
+    "replace": "per-user",
+    "alpha": "dirichlet",
+    "shards_per_user": "shards",
+}
+
+
+def _option(default: Any, text: str) -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All options of one run. Privacy parameters have no default values."""
+
+    dataset: str = _option("digits", "Data set: digits, mnist, fashion-mnist, cifar10, cifar100.")
+    model: str = _option("linear", "Model: linear, mlp, cnn2, cnn3 or resnet18.")
+    weights_file: str | None = _option(
+        None, "File with the initial weights of resnet18; default: random weights."
+    )
+    users: int = _option(100, "Number of users.")
+    partition: str = _option(
+        "per-user", f"How samples are split among users: {_one_of(PARTITIONS)}."
+    )
+    samples_per_user: int = _option(5, "Samples per user (partition per-user).")
+    replace: bool = _option(False, "Draw samples with replacement (partition per-user).")
+    alpha: float = _option(0.5, "Concentration of the Dirichlet distribution (dirichlet).")
+    shards_per_user: int = _option(2, "Shards per user (partition shards).")
+    validation: int = _option(0, "Number of training samples held out for validation.")
+    rounds: int = _option(30, "Number of rounds.")
+    participation: float = _option(1.0, "Share of users that take part in each round.")
+    mechanism: str = _option(
+        "cpa",
+        "Mechanism: fedavg, cpa, cpa-auto, cpa-no-rr, nested, laplace, signsgd, jopeq or mvu.",
+    )
+    epsilon_per_bit: float | None = _option(
+        None, "Local-DP epsilon per bit (per weight for laplace, jopeq, mvu)."
+    )
+    epsilon_per_message: float | None = _option(
+        None, "Local-DP epsilon of a whole ballot (cpa-auto)."
+    )
+    message_delta: float | None = _option(
+        None, "Delta of --epsilon-per-message; 0 for pure epsilon (cpa-auto)."
+    )
+    k: int | None = _option(None, "Minimum k-anonymity of a block in one round (cpa-auto).")
+    bits_per_weight: float | None = _option(None, "Bits per weight (cpa-auto).")
+    radius: float | None = _option(
+        None, "Largest magnitude of a quantized entry; larger ones are clipped. Default: 0.05."
+    )
+    points: int | None = _option(
+        None, "Number of quantization points (cpa); k-anonymity is half of it."
+    )
+    stages: str | None = _option(None, "Points of each stage, as in 2,8 (nested).")
+    lattice: str | None = _option(None, "Lattice: Z, A2, D4 or E8 (cpa, nested).")
+    rounding: str | None = _option(None, "Rounding: stochastic, dithered, subtractive or nearest.")
+    words: str | None = _option(None, "Family of words: hadamard or uniform.")
+    preset: str | None = _option(
+        None, "Preset: corrected, paper or authors; baselines accept only authors."
+    )
+    rotate: bool = _option(False, "Apply a random rotation to updates before quantization.")
+    clip: float | None = _option(
+        None, "l2 clip of updates, which gives a whole-message guarantee (cpa)."
+    )
+    sign_step: float | None = _option(None, "Server step size of signsgd, in units of weights.")
+    mode: str | None = _option(None, "Noise calibration: honest or moment (jopeq).")
+    bits: int | None = _option(None, "Bits per weight (mvu).")
+    levels: int | None = _option(None, "Quantization levels per weight (jopeq).")
+    rate: float | None = _option(None, "Local learning rate. Default: 0.3 for digits, else 0.03.")
+    schedule: str = _option(
+        "constant", "Learning-rate schedule: constant, or decay as rate / (1 + round / 10)."
+    )
+    steps: int = _option(1, "Local steps per round.")
+    batch_size: int = _option(16, "Samples per local step.")
+    optimizer: str = _option("sgd", "Local optimizer: sgd or adam.")
+    momentum: float = _option(0.0, "Momentum of the local optimizer (sgd).")
+    keep_momentum: bool = _option(False, "Keep the state of local optimizers between rounds.")
+    server: str | None = _option(
+        None,
+        "Server step: plain, filter, momentum, adam or yogi. Default: filter for cpa-auto, "
+        "else plain.",
+    )
+    server_rate: float = _option(1.0, "Server learning rate.")
+    server_momentum: float | None = _option(None, "Momentum of the server step (momentum).")
+    average_weights: bool = _option(False, "Evaluate the average of the models of all rounds.")
+    attack: str = _option("none", f"Attack: {_one_of(ATTACK_CHOICES)}.")
+    attackers: float = _option(0.0, "Share of users that attack.")
+    defence: str = _option("none", f"Defence: {_one_of(DEFENCES)}.")
+    seed: int = _option(0, "Seed of data split, initial weights, batches and simulated coins.")
+    evaluate_every: int = _option(1, "Number of rounds between evaluations of the model.")
+    memory_mb: float = _option(16.0, "Memory in MB for updates that are held at once.")
+    delta: float = _option(1e-5, "Delta of the reported (epsilon, delta) guarantees.")
+
+    def __post_init__(self) -> None:
+        for name in (
+            "users",
+            "samples_per_user",
+            "rounds",
+            "steps",
+            "batch_size",
+            "evaluate_every",
+            "shards_per_user",
+        ):
+            check_int(name, getattr(self, name), 1)
+        check_int("validation", self.validation, 0)
+        check_int("seed", self.seed, 0)
+        for name in ("server_rate", "memory_mb", "alpha"):
+            check_positive(name, getattr(self, name))
+        if self.rate is not None:
+            check_positive("rate", self.rate)
+        check_choice("partition", self.partition, PARTITIONS)
+        check_choice("attack", self.attack, ATTACK_CHOICES)
+        check_choice("defence", self.defence, DEFENCES)
+        check_choice("schedule", self.schedule, SCHEDULES)
+        if not 0 < check_float("participation", self.participation) <= 1:
+            raise InvalidInput(f"participation must lie in (0, 1]; got {self.participation}")
+        if not 0 <= check_float("attackers", self.attackers) < 1:
+            raise InvalidInput(f"attackers must lie in [0, 1); got {self.attackers}")
+        if (self.attack == "none") != (self.attackers == 0):
+            raise InvalidInput(
+                f"--attack is {self.attack!r} and --attackers is {self.attackers}: "
+                "give both --attack and --attackers, or neither"
+            )
+        self._check_unused()
+        if not 0 < check_float("delta", self.delta) < 1:
+            raise InvalidInput(f"delta must lie in (0, 1); got {self.delta}")
+
+    def _check_unused(self) -> None:
+        """Raise for options that the chosen partition or optimizer would ignore."""
+        for name, partition in PARTITION_OPTIONS.items():
+            if self.partition != partition and getattr(self, name) != FIELDS[name].default:
+                flag = "--" + name.replace("_", "-")
+                raise InvalidInput(
+                    f"{flag} applies to --partition {partition} only, not to {self.partition}; "
+                    "leave it out"
+                )
+        if self.keep_momentum and self.optimizer == "sgd" and self.momentum == 0:
+            raise InvalidInput("--keep-momentum needs --momentum or --optimizer adam")
+
+    @property
+    def local_rate(self) -> float:
+        """The local learning rate; by default the one for the data set."""
+        return self.rate if self.rate is not None else RATES.get(self.dataset, DEFAULT_RATE)
+
+    @property
+    def server_name(self) -> str:
+        """The server step; by default the one for the mechanism."""
+        if self.server is not None:
+            return self.server
+        return "filter" if self.mechanism == "cpa-auto" else "plain"
+
+    def resolved(self) -> "Settings":
+        """The same run, with defaults that depend on other options filled in."""
+        return dataclasses.replace(self, rate=self.local_rate, server=self.server_name)
+
+    def to_toml(self) -> str:
+        """The settings as TOML; options that are None are left out."""
+        lines = []
+        for name, value in dataclasses.asdict(self).items():
+            if value is None:
+                continue
+            if isinstance(value, bool):
+                text = str(value).lower()
+            elif isinstance(value, str):
+                text = json.dumps(value, ensure_ascii=False)
+            elif isinstance(value, float) and math.isinf(value):
+                text = "inf"
+            else:
+                text = repr(value)
+            lines.append(f"{name} = {text}")
+        return "\n".join(lines) + "\n"
+
+
+FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read options from a TOML file; unknown names raise `InvalidInput`."""
+    try:
+        options = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read as TOML: {error}") from error
+    unknown = sorted(set(options) - set(FIELDS))
+    if unknown:
+        raise InvalidInput(
+            f"{path} has unknown options: {', '.join(unknown)}; see hushbit run --help"
+        )
+    return {name: _typed(name, value) for name, value in options.items()}
+
+
+def kind_of(name: str) -> type:
+    """The type of an option, without None."""
+    declared = FIELDS[name].type
+    kinds = get_args(declared) or (declared,)
+    return next(kind for kind in kinds if kind is not type(None))
+
+
+def _typed(name: str, value: Any) -> Any:
+    kind = kind_of(name)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise InvalidInput(f"{name} must be {kind.__name__}; got {value!r}")
+    return value

@@ -1,0 +1,328 @@
+"""Builds everything that a run needs from its settings: data, users, model, mechanism, server."""
+
+import dataclasses
+import hashlib
+import inspect
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hushbit.baselines.entry_mechanism import PRESETS
+from hushbit.checks import check_choice, check_int
+from hushbit.cpa import CPA
+from hushbit.errors import InvalidInput
+from hushbit.lab.attacks.ballots import choose_attackers
+from hushbit.lab.attacks.poisoning import poison_data
+from hushbit.lab.sim import partition
+from hushbit.lab.sim.datasets import Dataset, load_dataset
+from hushbit.lab.sim.defences import check_defence
+from hushbit.lab.sim.models import Model, build_model
+from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
+from hushbit.lab.sim.partition import Federation, Parts
+from hushbit.lab.sim.server_steps import ServerStep, WeightAverage, server_step
+from hushbit.lab.sim.settings import FIELDS, Settings
+from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates
+from hushbit.mechanism import Mechanism
+from hushbit.registry import BY_NAME
+from hushbit.tuning.auto import AutoCPA
+from hushbit.wrappers import Rotated
+
+SIMULATED_USERS = 8
+SIMULATED_BLOCK = 4  # side of a block of equal pixels: images vary by shapes
+SMALLEST_NORM, LARGEST_NORM = 1e-20, 1e10  # accepted by AutoCPA; a run beyond them diverges
+
+
+def simulated_update_norm(model: Model, local: LocalSettings, samples: int, seed: int) -> float:
+    """The median norm of the updates of simulated users with so many samples each.
+
+    Simulated users train once on images of random black and white blocks with random labels. No
+    real data are used, so the result is public. On MNIST and CIFAR-10 the median norm of the first
+    real updates was 0.5 to 1.1 times this value, for four models (`docs/signal.md`).
+    """
+    rng = np.random.default_rng([seed, 0x4EA])
+    count, (channels, height, width) = SIMULATED_USERS * samples, model.input_shape
+    blocks = rng.integers(
+        0, 2, (count, channels, -(-height // SIMULATED_BLOCK), -(-width // SIMULATED_BLOCK))
+    )
+    images = np.kron(blocks, np.full((SIMULATED_BLOCK, SIMULATED_BLOCK), 255))[
+        :, :, :height, :width
+    ]
+    labels = rng.integers(0, model.classes, count)
+    parts = np.arange(count).reshape(SIMULATED_USERS, samples)
+    optimizer = dataclasses.replace(local.optimizer, keep_state=False)
+    chunks = local_updates(
+        model,
+        model.init(seed),
+        Federation.of(images.astype(np.uint8), labels, parts),
+        np.arange(SIMULATED_USERS),
+        dataclasses.replace(local, optimizer=optimizer),
+        round_number=0,
+        seed=seed,
+    )
+    try:
+        norms = [np.linalg.norm(row) for chunk in chunks for row in chunk.updates]
+    except TrainingDiverged:
+        return LARGEST_NORM
+    return min(max(float(np.median(norms)), SMALLEST_NORM), LARGEST_NORM)
+
+
+RADIUS = 0.05
+FIRST_LOG2_SPREAD = 0.5  # half of the prior mass lies within so many octaves of the simulated norm
+ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
+OPTION_OF = {"epsilon_per_entry": "epsilon_per_bit", "scale": "radius", "step": "sign_step"}
+"""Options whose name differs from the parameter of the mechanism."""
+
+NOT_OFFERED = {"dim", "layers", "gamma", "overload", "inputs", "vote", "stochastic"}
+WITHOUT_EFFECT = {"nested": {"clip"}, "jopeq": {"lattice"}}
+AUTO_OPTIONS = {"epsilon_per_bit", "epsilon_per_message", "message_delta", "k", "bits_per_weight"}
+
+
+def _options(kind: type[Mechanism]) -> set[str]:
+    """The options of a mechanism: its parameters under their option names, and the rotation."""
+    parameters = set(kind.parameters()) - NOT_OFFERED
+    parameters -= WITHOUT_EFFECT.get(str(kind.name), set())
+    return {OPTION_OF.get(name, name) for name in parameters} | {"rotate"}
+
+
+def _required(kind: type[Mechanism]) -> set[str]:
+    """The options without which a mechanism cannot be built."""
+    signature = inspect.signature(kind).parameters.values()
+    names = {one.name for one in signature if one.default is one.empty} - {"dim"}
+    return {OPTION_OF.get(name, name) for name in names}
+
+
+ACCEPTED_OPTIONS: dict[str, set[str]] = {
+    "fedavg": set(),
+    "cpa": _options(CPA),
+    "cpa-auto": AUTO_OPTIONS,
+    "cpa-no-rr": _options(CPA) - {"epsilon_per_bit", "clip"},
+    **{
+        name: _options(kind)
+        for name, kind in BY_NAME.items()
+        if name not in ("fedavg", "cpa") and _required(kind) <= set(FIELDS)
+    },
+}
+OPTIONS = sorted(set().union(*ACCEPTED_OPTIONS.values()))
+
+
+def mechanism_name(name: str) -> str:
+    """The canonical name of a mechanism; aliases are resolved."""
+    known = ALIASES.get(name, name)
+    if known not in ACCEPTED_OPTIONS:
+        raise InvalidInput(
+            f"unknown mechanism {name!r}; choose one of {', '.join(ACCEPTED_OPTIONS)}"
+        )
+    return known
+
+
+def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> Mechanism:
+    """The mechanism of the settings, for the size of a model and the training of its users."""
+    name = mechanism_name(settings.mechanism)
+    options = {key: getattr(settings, key) for key in OPTIONS}
+    given = {key: value for key, value in options.items() if value is not None}
+    rotate = given.pop("rotate")
+    accepted = ACCEPTED_OPTIONS[name]
+    wrong = sorted(set(given) - accepted | ({"rotate"} - accepted if rotate else set()))
+    if wrong:
+        listed = ", ".join("--" + key.replace("_", "-") for key in wrong)
+        raise InvalidInput(f"mechanism {name} does not take {listed}; leave it out")
+    if "epsilon_per_bit" in accepted and not {"epsilon_per_bit", "epsilon_per_message"} & set(
+        given
+    ):
+        other = " or --epsilon-per-message" if "epsilon_per_message" in accepted else ""
+        raise InvalidInput(
+            f"mechanism {name} needs --epsilon-per-bit{other}: privacy has no default"
+        )
+    if name == "cpa-auto":
+        return _auto(settings, model, local)
+    if name == "cpa-no-rr":
+        name, given = "cpa", given | {"epsilon_per_bit": math.inf}
+    made = _build(name, model, given)
+    return Rotated(made) if rotate else made
+
+
+def _build(name: str, model: Model, given: dict[str, Any]) -> Mechanism:
+    """A mechanism of the registry, with the defaults of the simulator."""
+    kind: Any = BY_NAME[name]
+    if "preset" in kind.parameters() and name in ("laplace", "signsgd", "jopeq"):
+        authors = check_choice("preset", given.get("preset", "honest"), PRESETS) == "authors"
+    else:
+        authors = given.get("preset") == "authors"
+    given = dict(given)
+    if name == "laplace" and authors:
+        _refuse(given, "radius")
+        given["layers"] = tuple(slot.stop - slot.start for slot in model.shapes)
+    elif {"radius", "scale"} & set(kind.parameters()):
+        given.setdefault("radius", RADIUS)
+    if name == "signsgd":
+        if authors:
+            _refuse(given, "sign_step")
+        elif "sign_step" not in given:
+            raise InvalidInput(
+                "signsgd needs --sign-step: signs do not carry the size of an update"
+            )
+    if name == "nested":
+        if "stages" in given:
+            given["stages"] = parse_ints(given["stages"])
+        elif not authors:
+            given["stages"] = (2, 2)
+    parameters = {name: OPTION_OF.get(name, name) for name in kind.parameters()}
+    made: Mechanism = kind(
+        dim=model.dim, **{name: given[key] for name, key in parameters.items() if key in given}
+    )
+    if "clip" in given and made.guarantee.rho is None:
+        raise InvalidInput("--clip gives a guarantee for two points on Z with stochastic rounding")
+    return made
+
+
+def _refuse(given: dict[str, Any], option: str) -> None:
+    """Refuse an option that the published variant of a baseline fixes."""
+    if option in given:
+        listed = "--" + option.replace("_", "-")
+        raise InvalidInput(f"preset authors sets {listed} itself; leave it out")
+
+
+def _auto(settings: Settings, model: Model, local: LocalSettings) -> Mechanism:
+    fewer = settings.partition == "per-user"
+    samples = min(local.batch_size, settings.samples_per_user) if fewer else local.batch_size
+    users = max(1, round(settings.participation * settings.users))
+    return AutoCPA(
+        model.dim,
+        users,
+        epsilon_per_bit=settings.epsilon_per_bit,
+        epsilon_per_message=settings.epsilon_per_message,
+        delta=settings.message_delta,
+        k=settings.k,
+        bits_per_weight=settings.bits_per_weight,
+        first_norm=simulated_update_norm(model, local, samples, settings.seed),
+        first_octaves=FIRST_LOG2_SPREAD,
+    )
+
+
+def parse_ints(text: str) -> tuple[int, ...]:
+    """Integers from a text such as 2,8."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidInput(f"stages must look like 2,8; got {text!r}") from None
+
+
+def simulation_secret(seed: int) -> bytes:
+    """The 32 bytes that server and simulated users share in a run of this seed."""
+    return hashlib.sha256(f"hushbit simulation {check_int('seed', seed, 0)}".encode()).digest()
+
+
+DECAY_ROUNDS = 10
+MAX_STATE_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """A run that is ready to start; its ballots are stored if `ballots` names a folder."""
+
+    settings: Settings
+    data: Dataset
+    federation: Federation
+    validation: NDArray[np.int64]
+    model: Model
+    mechanism: Mechanism
+    local: LocalSettings
+    server: ServerStep
+    average: WeightAverage | None
+    attackers: NDArray[np.bool_]
+    secret: bytes
+    ballots: Path | None = None
+
+
+def build_setup(
+    settings: Settings, folder: str | Path | None = None, data: Dataset | None = None
+) -> Setup:
+    """Load the data unless they are given, and build what the settings name.
+
+    No file is written except in the data cache.
+    """
+    if data is None:
+        data = load_dataset(settings.dataset, folder, writers=settings.partition == "writer")
+    model = build_model(settings.model, data.input_shape, data.classes, settings.weights_file)
+    optimizer = Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum)
+    local = LocalSettings(
+        _rate(settings), settings.steps, settings.batch_size, optimizer, settings.memory_mb
+    )
+    mechanism = build_mechanism(settings, model, local)
+    check_defence(settings, mechanism)
+    rng = np.random.default_rng([settings.seed, 0xDA7A])
+    training, validation = partition.hold_out(len(data.train_y), settings.validation, rng)
+    parts = _parts(settings, data, training, rng)
+    federation = Federation.of(data.train_x, data.train_y, parts)
+    attackers = choose_attackers(federation.users, settings.attackers, settings.seed)
+    if settings.attack != "none" and not attackers.any():
+        raise InvalidInput(
+            f"a share of {settings.attackers} of {federation.users} users is less than one "
+            "attacker: raise --attackers or --users"
+        )
+    _check_state(optimizer, federation.users, model.dim)
+    federation = poison_data(federation, attackers, settings.attack, data.classes)
+    return Setup(
+        settings=settings,
+        data=data,
+        federation=federation,
+        validation=validation,
+        model=model,
+        mechanism=mechanism,
+        local=local,
+        server=_server(settings),
+        average=WeightAverage() if settings.average_weights else None,
+        attackers=attackers,
+        secret=simulation_secret(settings.seed),
+    )
+
+
+def _check_state(optimizer: Optimizer, users: int, dim: int) -> None:
+    """Refuse optimizer state that does not fit in memory: it grows with users times weights."""
+    kept = 4 * users * sum(optimizer.widths(dim).values()) if optimizer.keep_state else 0
+    if kept > MAX_STATE_BYTES:
+        raise InvalidInput(
+            f"--keep-momentum would keep {kept / 2**30:.0f} GiB for {users} users, at most "
+            f"{MAX_STATE_BYTES >> 30} are allowed: leave it out, or take fewer users"
+        )
+
+
+def _parts(
+    settings: Settings, data: Dataset, training: NDArray[np.int64], rng: np.random.Generator
+) -> Parts:
+    labels, users = data.train_y[training], settings.users
+    if settings.partition == "per-user":
+        parts: Parts = partition.same_size_parts(
+            labels, users, rng, settings.samples_per_user, settings.replace
+        )
+    elif settings.partition == "iid":
+        parts = partition.iid(labels, users, rng)
+    elif settings.partition == "dirichlet":
+        parts = partition.dirichlet(labels, users, rng, settings.alpha)
+    elif settings.partition == "shards":
+        parts = partition.shards(labels, users, rng, settings.shards_per_user)
+    else:
+        assert data.train_writers is not None
+        parts = partition.by_writer(data.train_writers[training], rng, users)
+    if isinstance(parts, np.ndarray):
+        return partition.narrow_dtype(training)[parts]
+    return [training[part] for part in parts]
+
+
+def _rate(settings: Settings) -> Rate:
+    if settings.schedule == "constant":
+        return ConstantRate(settings.local_rate)
+    offset = float(DECAY_ROUNDS * settings.steps)
+    return DecayingRate(settings.local_rate * offset, offset)
+
+
+def _server(settings: Settings) -> ServerStep:
+    if settings.server_momentum is None:
+        return server_step(settings.server_name, settings.server_rate)
+    if settings.server_name != "momentum":
+        raise InvalidInput("--server-momentum applies to --server momentum only; leave it out")
+    return server_step("momentum", settings.server_rate, momentum=settings.server_momentum)

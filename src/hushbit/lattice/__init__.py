@@ -1,0 +1,1 @@
+"""Lattices, finite point sets and the quantizer."""

@@ -1,0 +1,1 @@
+"""Integer counters, the set of voters, and the estimate."""

@@ -1,0 +1,1 @@
+"""Keys, coins, ballots and atomic files."""

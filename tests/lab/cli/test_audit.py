@@ -1,0 +1,106 @@
+"""hushbit audit: attacks, exit codes, ledgers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hushbit as hb
+from hushbit.lab.attacks.audit import AuditFinding
+from hushbit.lab.cli import main
+
+
+def run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(["audit", *arguments])
+    code = stopped.value.code
+    return code if isinstance(code, int) else 0
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    path = tmp_path / "ledger.db"
+    made = hb.Ledger.open(path)
+    made.set_limit("ada", epsilon=100.0, delta=1e-5)
+    made.charge("ada", 3, hb.Cost(((0.5, 10),)), mechanism="CPA")
+    made.record(17, 4, hb.Cost(((1.0, 2),)), mechanism="CPA")
+    return path
+
+
+def test_a_correct_encoder_ends_with_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--epsilon-per-bit", "1", "--ballots", "2000"]) == 0
+    printed = capsys.readouterr().out
+    for words in ("one bit", "whole message", "within the claim"):
+        assert words in printed
+
+
+@pytest.mark.parametrize("points", ["2", "4"])
+def test_json_holds_claims_and_bounds(points: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--epsilon-per-bit", "1", "--ballots", "1000", "--dim", "3", "--points", points]
+    assert run([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["passed"]
+    assert [row["claim"] for row in found["findings"]] == [1.0] * 5 + [3.0]
+    assert all(row["lower_bound"] <= row["claim"] for row in found["findings"])
+
+
+def test_an_exceeded_claim_ends_with_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> list[AuditFinding]:
+        return [AuditFinding("one bit", 0.5, 0.0, 0.6, 1000, 0.9999)]
+
+    monkeypatch.setattr("hushbit.lab.cli.audit.attack", broken)
+    assert run(["--epsilon-per-bit", "0.5"]) == 1
+    printed = capsys.readouterr()
+    assert "CLAIM EXCEEDED" in printed.out
+    assert "at least 0.6" in printed.err
+    assert run(["--epsilon-per-bit", "0.5", "--json"]) == 1
+    assert not json.loads(capsys.readouterr().out)["passed"]
+
+
+def test_the_summary_of_a_ledger(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--ledger", str(ledger), "--json"]) == 0
+    rows = {row["user"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["ada"]["pure_epsilon"] == 5.0
+    assert rows["ada"]["limit"] == 100.0
+    assert rows["ada"]["last_round"] == 3
+    assert rows["17"]["bits"] == 2
+    assert rows["17"]["limit"] is None
+    assert run(["--ledger", str(ledger)]) == 0
+    assert "ada" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_a_ledger_ends_with_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("not a ledger " * 100)
+    for path in (other, tmp_path / "missing.db", tmp_path):
+        before = other.read_bytes()
+        assert run(["--ledger", str(path)]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert len(printed.err.splitlines()) == 1
+        assert other.read_bytes() == before
+    assert not (tmp_path / "missing.db").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [],
+        ["--epsilon-per-bit", "0"],
+        ["--epsilon-per-bit", "-1"],
+        ["--epsilon-per-bit", "nan"],
+        ["--epsilon-per-bit", "inf"],
+        ["--epsilon-per-bit", "x"],
+        ["--epsilon-per-bit", "1", "--ballots", "5"],
+        ["--epsilon-per-bit", "1", "--points", "1"],
+        ["--epsilon-per-bit", "1", "--dim", "0"],
+        ["--epsilon-per-bit", "1", "--ledger", "x"],
+    ],
+)
+def test_wrong_arguments_end_with_exit_code_2(wrong: list[str]) -> None:
+    assert run(wrong) == 2

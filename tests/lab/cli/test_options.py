@@ -1,0 +1,83 @@
+"""Options of the command line, and what its help imports."""
+
+import subprocess
+import sys
+
+import pytest
+
+import hushbit as hb
+from hushbit.lab.cli import COMMANDS
+from hushbit.lab.cli.options import options_from, settings_from
+from hushbit.lab.sim.settings import FIELDS, Settings
+
+
+def test_every_field_is_an_option_with_help(hushbit, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = hushbit("run", "--help").out
+    for name, field in FIELDS.items():
+        assert "--" + name.replace("_", "-") in shown
+        assert field.metadata["help"][:12] in shown
+    assert "[default: digits]" in shown
+    assert "--mechanism " not in hushbit("compare", "--help").out
+
+
+def test_the_command_line_overrides_the_file_and_the_file_the_defaults(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("users = 5\nrounds = 6\n")
+    assert settings_from({}, None) == Settings()
+    assert settings_from({"users": 7}, path) == Settings(users=7, rounds=6)
+    assert options_from({"users": 7}, path) == {"users": 7, "rounds": 6}
+
+
+HEAVY = {"numba", "torch", "sklearn", "scipy", "pyarrow", "plotly", "matplotlib", "pooch"}
+SCRIPT = """
+import sys
+import hushbit
+before = set(sys.modules)
+from hushbit.lab.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code
+print(*(set(sys.modules) - before), file=sys.stderr)
+"""
+
+
+def imported_by(*words):
+    """The modules that a command line imports beyond those of `import hushbit`."""
+    command = [sys.executable, "-c", SCRIPT, *words]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stderr.split())
+
+
+def test_help_imports_no_command_and_no_heavy_package():
+    imported = imported_by("--help")
+    assert not HEAVY & imported
+    commands = {f"hushbit.lab.cli.{entry.module}" for entry in COMMANDS.values()}
+    assert not commands & imported
+    assert "hushbit.lab.sim.settings" not in imported
+
+
+@pytest.mark.parametrize("name", ["run", "compare", "demo", "tally", "data"])
+def test_help_of_a_command_imports_no_heavy_package(name):
+    imported = imported_by(name, "--help")
+    assert not HEAVY & imported
+    assert f"hushbit.lab.cli.{COMMANDS[name].module}" in imported
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_of_its_own(hushbit, name):
+    assert f"Usage: hushbit {name} " in hushbit(name, "--help").out
+    assert COMMANDS[name].help in hushbit("--help").out
+
+
+def test_version_is_printed(hushbit):
+    answer = hushbit("--version")
+    assert (answer.code, answer.out, answer.err) == (0, f"hushbit {hb.__version__}\n", "")
+
+
+def test_jopeq_is_not_offered_a_lattice(hushbit):
+    assert "jopeq" not in FIELDS["lattice"].metadata["help"]
+    answer = hushbit(
+        "run", "--mechanism", "jopeq", "--epsilon-per-bit", 1, "--users", 4, "--lattice", "A2"
+    )
+    assert (answer.code, "jopeq does not take --lattice" in answer.err) == (2, True)

@@ -1,0 +1,69 @@
+"""hushbit reproduce: list, errors, results, and how to resume."""
+
+import json
+
+import pytest
+
+from hushbit.lab.experiments import experiment
+from hushbit.lab.experiments.reproduce import EXPERIMENTS
+from hushbit.lab.experiments.results import read_result
+
+
+def test_list_names_every_experiment(hushbit):
+    answer = hushbit("reproduce", "--list")
+    assert answer.code == 0
+    assert all(name in answer.out for name in EXPERIMENTS)
+    rows = json.loads(hushbit("reproduce", "--list", "--json").out)
+    assert [row["name"] for row in rows] == list(EXPERIMENTS)
+
+
+def test_a_run_writes_its_result(hushbit, tmp_path):
+    out = tmp_path / "out"
+    answer = hushbit("reproduce", "theorem2", "--quick", "--rounds", 30, "--out", out)
+    assert answer.code == 0
+    assert "theorem2 (quick form):" in answer.out
+    made = read_result(out / "theorem2")
+    assert made.command == f"hushbit reproduce theorem2 --quick --rounds 30 --out {out}"
+    assert made.quick
+    assert made.seeds == (1, 2)
+
+
+def test_json_has_the_checks(hushbit, tmp_path):
+    answer = hushbit(
+        "reproduce", "theorem2", "--rounds", 20, "--seeds", 1, "--out", tmp_path, "--json"
+    )
+    (made,) = json.loads(answer.out)
+    assert made["name"] == "theorem2"
+    assert {"claim", "holds", "figure"} == set(made["checks"][0])
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        ((), "name an experiment"),
+        (("magic",), "unknown experiment 'magic'"),
+        (("theorem2", "--rounds", 0), "rounds must be"),
+        (("theorem2", "--seeds", 0), "seeds must be"),
+        (("theorem2", "--workers", 0), "workers must be"),
+        (("theorem2", "--seeds", "x"), "--seeds"),
+    ],
+)
+def test_wrong_options_give_one_line_and_write_nothing(hushbit, tmp_path, words, word):
+    out = tmp_path / "out"
+    answer = hushbit("reproduce", *words, "--out", out)
+    assert answer.code == 2
+    assert word in answer.err
+    assert len(answer.lines) == 1
+    assert not out.exists()
+
+
+def test_an_interrupt_prints_the_command_that_resumes(hushbit, tmp_path, monkeypatch):
+    def run_cells(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "run_cells", run_cells)
+    answer = hushbit("reproduce", "nested", "--quick", "--out", tmp_path)
+    assert answer.code == 130
+    assert f"resume with hushbit reproduce nested --quick --out {tmp_path}" in " ".join(
+        answer.lines
+    )

@@ -1,0 +1,163 @@
+"""hushbit run: summary, configuration files, resuming, Ctrl-C, TensorBoard."""
+
+import json
+import signal
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from hushbit.lab.sim.run import RunRecord
+from hushbit.lab.sim.setup import ACCEPTED_OPTIONS
+from hushbit.store.run_folder import CHECKPOINT, METRICS
+
+KEYS = {
+    "test_accuracy",
+    "snr_db",
+    "bytes_up",
+    "bytes_down",
+    "epsilon_per_bit",
+    "epsilon_per_message",
+    "epsilon_run",
+    "rounds",
+    "users",
+    "seconds",
+}
+SMALL = ("--users", 12, "--rounds", 3, "--mechanism", "cpa", "--epsilon-per-bit", 1, "--seed", 2)
+
+
+def params(folder):
+    with np.load(folder / CHECKPOINT) as file:
+        return file["model params"].tobytes()
+
+
+@pytest.mark.parametrize("name", ACCEPTED_OPTIONS)
+def test_every_mechanism_prints_json_and_nothing_else_on_standard_output(hushbit, name):
+    words = ["run", "--users", 12, "--rounds", 2, "--mechanism", name, "--json"]
+    words += ["--epsilon-per-bit", 1] if "epsilon_per_bit" in ACCEPTED_OPTIONS[name] else []
+    words += ["--sign-step", 0.01] if name == "signsgd" else []
+    answer = hushbit(*words)
+    assert answer.code == 0
+    figures = json.loads(answer.out)
+    assert figures.keys() >= KEYS
+    assert (figures["rounds"], figures["users"]) == (2, 12)
+    assert "history" not in figures
+
+
+def test_the_table_fits_eighty_columns(hushbit):
+    answer = hushbit("run", *SMALL)
+    assert answer.code == 0
+    assert "test_accuracy" in answer.out
+    assert "None" not in answer.out
+    assert max(len(line) for line in answer.out.splitlines()) <= 80
+
+
+def test_the_progress_line_fits_eighty_columns(hushbit):
+    answer = hushbit("run", *SMALL)
+    line = answer.lines[-1]
+    assert len(line.rstrip()) <= 80
+    assert "…" not in line
+    for word in ("cpa", "3/3", "accuracy", "SNR", "dB", "epsilon spent", "0:00"):
+        assert word in line
+
+
+def test_options_override_the_file(hushbit, tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text('users = 9\nrounds = 2\nmechanism = "cpa-no-rr"\nrotate = true\n')
+    first = json.loads(hushbit("run", "--config", config, "--json").out)
+    assert (first["users"], first["rounds"], first["mechanism"]) == (9, 2, "cpa-no-rr")
+    out = tmp_path / "run"
+    hushbit("run", "--config", config, "--users", 7, "--no-rotate", "--out", out)
+    settings = RunRecord(out).settings()
+    assert (settings.users, settings.rounds, settings.rotate) == (7, 2, False)
+
+
+def test_a_run_folder_repeats_the_run(hushbit, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert hushbit("run", *SMALL, "--out", one).code == 0
+    assert hushbit("run", "--config", one / "config.toml", "--out", two).code == 0
+    assert params(one) == params(two)
+    names = {
+        "config.toml",
+        "environment.json",
+        METRICS,
+        CHECKPOINT,
+        "summary.json",
+        "metrics.parquet",
+    }
+    assert {path.name for path in one.iterdir()} == names
+
+
+@pytest.fixture
+def interrupts_enabled():
+    """Enable interrupts, which a shell disables for background jobs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def interrupt_after(monkeypatch, rounds):
+    save = RunRecord.save_round
+
+    def save_then_stop(self, progress, made):
+        save(self, progress, made)
+        if made.number == rounds:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunRecord, "save_round", save_then_stop)
+
+
+@pytest.mark.usefixtures("interrupts_enabled")
+def test_an_interrupted_run_resumes_to_the_same_weights(hushbit, tmp_path, monkeypatch):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped run"
+    hushbit("run", *SMALL, "--out", whole)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        answer = hushbit("run", *SMALL, "--out", stopped)
+    assert answer.code == 130
+    assert answer.lines == [
+        f"hushbit: interrupted; continue with: hushbit run --resume --out '{stopped}'"
+    ]
+    assert hushbit("run", "--resume", "--out", stopped, "--json").code == 0
+    assert params(stopped) == params(whole)
+
+
+@pytest.mark.usefixtures("interrupts_enabled")
+def test_an_interrupted_run_without_a_folder_stores_nothing(hushbit, monkeypatch):
+    def stop(*_):
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("hushbit.lab.sim.rounds.evaluate", stop)
+    answer = hushbit("run", *SMALL)
+    assert (answer.code, answer.lines) == (130, ["hushbit: interrupted; nothing was stored"])
+
+
+def test_a_missing_tensorboard_is_named_and_nothing_is_written(hushbit, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    answer = hushbit("run", *SMALL, "--out", tmp_path / "run", "--tensorboard")
+    assert answer.code == 2
+    assert answer.lines == ["hushbit: --tensorboard needs tensorboard: pip install tensorboard"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tensorboard_gets_every_metric(hushbit, tmp_path, monkeypatch):
+    written = []
+
+    class Writer:
+        def __init__(self, folder):
+            written.append(folder)
+
+        def add_scalar(self, name, value, number):
+            written.append((name, number))
+
+        def close(self):
+            written.append("closed")
+
+    module = types.SimpleNamespace(SummaryWriter=Writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    answer = hushbit("run", *SMALL, "--out", tmp_path / "run", "--tensorboard")
+    assert answer.code == 0
+    assert written[0] == str(tmp_path / "run" / "events")
+    assert written[-1] == "closed"
+    assert {("test_accuracy", 1), ("snr_db", 3), ("bytes_up", 2)} <= set(written[1:-1])

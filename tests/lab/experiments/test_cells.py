@@ -1,0 +1,210 @@
+"""Cells: read back by their settings, written atomically, equal for any number of workers."""
+
+import dataclasses
+
+import pytest
+
+from hushbit.errors import DamagedFile, InvalidInput
+from hushbit.lab.experiments import cells as store
+from hushbit.lab.experiments.cells import (
+    Outcome,
+    cell_key,
+    keep_cell,
+    read_cell,
+    run_cells,
+    run_outcome,
+)
+from hushbit.lab.experiments.comparison import JOPEQ_TRIED, at_rates, nearest
+from hushbit.lab.experiments.experiment import (
+    TUNING_SEED,
+    ExperimentRunner,
+    Series,
+    best_settings,
+    candidates,
+)
+from hushbit.lab.sim.settings import Settings
+
+SMALL = Settings(users=8, rounds=2, validation=100, mechanism="cpa", epsilon_per_bit=1.0)
+OUTCOME = Outcome(
+    50.0, 49.0, 1.0, 0.5, 2.0, 0.01, ((1, 48.0, 47.0), (2, 49.0, 50.0)), ("a", "b", "c"), 0.1
+)
+
+
+def test_keys_follow_what_decides_a_run():
+    key = cell_key(SMALL)
+    assert key == cell_key(dataclasses.replace(SMALL, memory_mb=1.0))
+    assert key == cell_key(dataclasses.replace(SMALL, rate=SMALL.local_rate))
+    for change in ({"seed": 1}, {"rate": 0.2}, {"rounds": 3}, {"rotate": True}, {"users": 9}):
+        assert key != cell_key(dataclasses.replace(SMALL, **change))
+
+
+def test_round_trip(tmp_path):
+    assert read_cell(tmp_path, SMALL) is None
+    keep_cell(tmp_path, SMALL, OUTCOME)
+    assert read_cell(tmp_path, SMALL) == OUTCOME
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"outcome": 3}', '{"outcome": {"curve": []}}'])
+def test_a_damaged_cell_is_refused_by_name(tmp_path, text):
+    (tmp_path / f"{cell_key(SMALL)}.json").write_text(text)
+    with pytest.raises(DamagedFile, match="delete it"):
+        run_cells([SMALL], tmp_path)
+
+
+def test_an_interrupted_reproduction_continues(tmp_path, monkeypatch):
+    wanted = [dataclasses.replace(SMALL, seed=seed) for seed in range(4)]
+    done = []
+
+    def compute(settings, folder, data):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(settings.seed)
+        keep_cell(folder, settings, OUTCOME)
+        return OUTCOME
+
+    monkeypatch.setattr(store, "compute", compute)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(wanted, tmp_path)
+    first = list(done)
+    done.clear()
+    watched = []
+    assert (
+        run_cells(wanted[:3], tmp_path, watch=lambda s, kept: watched.append(kept)) == [OUTCOME] * 3
+    )
+    assert set(first) | set(done) == {0, 1, 2}
+    assert watched == [True, True, False]
+
+
+@pytest.mark.slow
+def test_workers_change_nothing(tmp_path):
+    wanted = [dataclasses.replace(SMALL, seed=seed) for seed in (1, 2)]
+    one = run_cells(wanted, tmp_path / "one")
+    two = run_cells(wanted, tmp_path / "two", workers=2)
+    timeless = [dataclasses.replace(made, seconds=0) for made in one]
+    assert timeless == [dataclasses.replace(made, seconds=0) for made in two]
+    assert one[0].accuracy != one[1].accuracy
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [
+        ({"rate": 1e30}, "sampled mean"),
+        ({"rate": 1e30, "participation": 0.5}, "ballot"),
+        ({"rate": 1e38, "steps": 3}, "local training"),
+        ({"rate": 1.0, "server_rate": 1e45}, "model"),
+    ],
+)
+def test_a_run_that_diverges_is_an_outcome(options, place):
+    plain = dataclasses.replace(SMALL, mechanism="fedavg", epsilon_per_bit=None)
+    made = run_outcome(dataclasses.replace(plain, **options))
+    assert made.diverged
+    assert made.accuracy == 10.0
+
+
+def test_other_errors_of_a_run_are_raised():
+    with pytest.raises(InvalidInput):
+        run_outcome(dataclasses.replace(SMALL, users=10**6))
+
+
+def test_a_folder_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match="cannot hold cells"):
+        run_cells([SMALL], tmp_path / "file" / "cells")
+
+
+def test_candidates_scale_the_radius_with_the_rate():
+    grid = {"rate": (0.1, 0.2), "reach": (0.5, 1.0)}
+    tried = candidates(SMALL, grid)
+    assert [(s.rate, s.radius) for s in tried] == [(0.1, 0.05), (0.1, 0.1), (0.2, 0.1), (0.2, 0.2)]
+    assert {s.seed for s in tried} == {TUNING_SEED}
+
+
+def test_best_takes_accuracy_first_and_the_less_noisy_of_equals():
+    tried = candidates(SMALL, {"rate": (0.1, 0.2, 0.3)})
+
+    def choose(*scores):
+        made = [dataclasses.replace(OUTCOME, validation=v, snr_db=s) for v, s in scores]
+        return best_settings(tried, made).rate
+
+    assert choose((80, 9), (85, 1), (70, 99)) == 0.2
+    assert choose((84.8, 9), (85, 1), (70, 99)) == 0.1
+    assert choose((84.4, 9), (85, 1), (70, 99)) == 0.2
+    assert choose((85, None), (85, None), (85, None)) == 0.1
+    with pytest.raises(InvalidInput):
+        best_settings(tried, [OUTCOME])
+
+
+def test_of_unknown_settings_the_nearest_is_shown_and_all_are_listed(tmp_path, monkeypatch):
+    found = {1.0: (80.0, 4.0), 0.1: (84.0, 9.5), 0.2: (70.0, 10.0)}
+
+    def compute(settings, folder, data):
+        accuracy, ratio = found[settings.local_rate]
+        return dataclasses.replace(OUTCOME, snr_authors_db=ratio, accuracy=accuracy)
+
+    monkeypatch.setattr(store, "compute", compute)
+    series = [Series("CPA", "authors", SMALL, {"users": 8})]
+    wanted = {"accuracy": 85.0, "snr_authors_db": 10.0}
+    lab = ExperimentRunner(tmp_path, (1,))
+    sides, notes, tried = nearest(lab, series, lambda _: wanted, at_rates(1.0, 0.1, 0.2))
+    assert not tried
+    assert [one.settings.local_rate for one in sides.series] == [0.1]
+    assert sides.found[0][0].accuracy == 84.0
+    assert all(f"rate {rate:g}:" in notes[0] for rate in found)
+    assert "published 85.0 %, 10.00 dB; shown is rate 0.1" in notes[0]
+
+
+def test_all_that_jopeq_could_be_is_shown_beside_the_published_figures(tmp_path, monkeypatch):
+    def compute(settings, folder, data):
+        accuracy = 64.0 if (settings.rate, settings.radius) == (1.0, 1.0) else 80.0
+        return dataclasses.replace(OUTCOME, accuracy=accuracy, snr_authors_db=-40.0)
+
+    monkeypatch.setattr(store, "compute", compute)
+    settings = dataclasses.replace(SMALL, mechanism="jopeq", preset="authors")
+    series = [Series("JoPEQ", "authors", settings, {"users": 8})]
+    wanted = {"accuracy": 65.0, "snr_authors_db": -20.0}
+    sides, _, tried = nearest(ExperimentRunner(tmp_path, (1,)), series, lambda _: wanted)
+    assert sides.found[0][0].accuracy == 64.0
+    for metric, was in (("accuracy_tried", 65.0), ("snr_tried", -20.0)):
+        shown = [cell for cell in tried if cell.metric == metric]
+        places = {(cell.where["rate"], cell.where["radius"]) for cell in shown}
+        assert places == set(JOPEQ_TRIED)
+        assert {cell.mean for cell in shown if cell.variant == "published"} == {was}
+
+
+def test_larger_models_are_scanned_with_one_seed_and_shown_with_all(tmp_path, monkeypatch):
+    run = []
+
+    def compute(settings, folder, data):
+        run.append((settings.local_rate, settings.seed))
+        return dataclasses.replace(OUTCOME, accuracy=100 * settings.local_rate)
+
+    monkeypatch.setattr(store, "compute", compute)
+    series = [Series("CPA", "authors", dataclasses.replace(SMALL, model="mlp"), {"users": 8})]
+    lab = ExperimentRunner(tmp_path, (1, 2, 3))
+    sides, *_ = nearest(lab, series, lambda _: {"accuracy": 50.0}, at_rates(0.1, 0.5))
+    assert len(sides.found[0]) == 3
+    assert sorted(set(run)) == [(0.1, 1), (0.5, 1), (0.5, 2), (0.5, 3)]
+
+
+def test_tuning_takes_the_mean_of_its_seeds(tmp_path, monkeypatch):
+    """A rate that is best on the first seed and fails on another is not chosen."""
+    found = {(0.3, 0): 90.0, (0.3, 1): 40.0, (0.1, 0): 80.0, (0.1, 1): 81.0}
+
+    def compute(settings, folder, data):
+        validation = found[settings.local_rate, settings.seed - TUNING_SEED]
+        return dataclasses.replace(OUTCOME, validation=validation)
+
+    monkeypatch.setattr(store, "compute", compute)
+    grid = {"rate": (0.1, 0.3)}
+    lab = ExperimentRunner(tmp_path, (1,))
+    assert lab.tune([(SMALL, grid)])[0].local_rate == 0.3
+    assert lab.tune([(SMALL, grid)], seeds=2)[0].local_rate == 0.1
+
+
+def test_denoising_raises_the_snr_and_is_reported_apart():
+    noisy = dataclasses.replace(SMALL, users=60, rounds=3, rotate=True, radius=0.1)
+    found = run_outcome(noisy)
+    assert found.snr_db < 0 < found.snr_wiener_db
+    # Without noise there is nothing to shrink by.
+    plain = dataclasses.replace(SMALL, mechanism="fedavg", epsilon_per_bit=None)
+    assert run_outcome(plain).snr_wiener_db is None

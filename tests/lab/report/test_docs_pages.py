@@ -1,0 +1,91 @@
+"""Pages of the documentation equal what results/ gives; parts of the results are recomputed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hushbit.errors import InvalidInput
+from hushbit.lab.experiments.cells import run_outcome
+from hushbit.lab.experiments.paper import authors, federation
+from hushbit.lab.experiments.results import read_result
+from hushbit.lab.experiments.theorems import THEOREM1, Theorem1Case
+from hushbit.lab.report.docs_pages import BEGIN, END, reproduction_document, write_docs
+from hushbit.lab.report.document import Link, Picture
+from hushbit.lab.report.html import write_page
+from hushbit.lab.report.markdown import write_markdown
+from hushbit.lab.report.sources import read_sources
+from lab.report.report_samples import blocks, run_folder, table_result
+from lab.report.report_tree import parse
+
+ROOT = Path(__file__).parents[3]
+RESULTS, DOCS = ROOT / "results", ROOT / "docs"
+
+
+def test_the_reproduction_page_is_made_from_the_results():
+    document = reproduction_document(read_sources([RESULTS]).results)
+    assert (DOCS / "reproduction.md").read_text(encoding="utf-8") == write_markdown(document)
+    pictures, links = blocks(document, Picture), blocks(document, Link)
+    assert len(pictures) > 10
+    files = [picture.file for picture in pictures] + [link.target for link in links]
+    assert all((DOCS / file).is_file() for file in files)
+
+
+def test_the_tables_of_the_field_page_are_made_from_the_results(tmp_path):
+    page = (DOCS / "field.md").read_text(encoding="utf-8")
+    head, rest = page.split(BEGIN)
+    (tmp_path / "field.md").write_text(f"{head}{BEGIN} old tables {END}{rest.split(END)[1]}")
+    write_docs([RESULTS / "nmse"], tmp_path)
+    assert (tmp_path / "field.md").read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize("page", [None, "no marks", f"{END} {BEGIN}", f"{BEGIN} {BEGIN} {END}"])
+def test_a_field_page_without_marks_is_left_as_it_is(tmp_path, page):
+    if page is not None:
+        (tmp_path / "field.md").write_text(page)
+    with pytest.raises(InvalidInput, match="must contain the lines"):
+        write_docs([RESULTS / "nmse"], tmp_path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ([] if page is None else [page])
+
+
+def test_runs_alone_give_no_docs(tmp_path):
+    run_folder(tmp_path / "run")
+    with pytest.raises(InvalidInput, match="no results"):
+        write_docs([tmp_path / "run"], tmp_path / "docs")
+
+
+def test_links_of_the_overview_lead_to_headings():
+    document = reproduction_document([table_result(quick=True)])
+    text = write_markdown(document)
+    assert "| [nested](#nested) | Table III | 1 of 2 | quick | 2.1 |" in text
+    assert "\n## nested\n" in text
+
+
+def test_formulas_of_theorem_1_are_reproduced():
+    kept = {(c.scheme, str(c.where), c.x): c for c in read_result(RESULTS / THEOREM1.name).cells}
+    spot = Theorem1Case(10, 0.5, "Z", 1, 1)
+    for cell in spot.cells(1):
+        if cell.variant in ("exact", "bound", "published"):
+            old = kept[cell.scheme, str(cell.where), cell.x]
+            assert cell.mean == pytest.approx(old.mean, rel=1e-9)
+
+
+@pytest.mark.skipif("HUSHBIT_DATA" not in os.environ, reason="needs MNIST: set HUSHBIT_DATA")
+def test_a_cell_of_the_nested_table_is_reproduced():
+    """CPA as published, 10 users, first seed; other library versions may change half a point."""
+    kept = read_result(RESULTS / "nested")
+    place = ("CPA", "authors", {"users": 10}, "accuracy")
+    old = next(c for c in kept.cells if (c.scheme, c.variant, c.where, c.metric) == place)
+    note = next(note for note in kept.notes if note.startswith("CPA, users = 10:"))
+    rate = float(note.rpartition("shown is rate ")[2])
+    made = run_outcome(authors("CPA", **federation(30, users=10, rate=rate, seed=1)))
+    assert made.accuracy == pytest.approx(old.seeds[0], abs=0.5)
+
+
+def test_the_reproduction_document_is_also_an_html_page(small_library):
+    results = (table_result(), table_result(name="nmse", notes=("<i>",)))
+    tree = parse(write_page(reproduction_document(results)))
+    assert len(tree.named("figure")) == 1
+    assert {"#nested", "#nmse", "field.md"} <= {a.attributes["href"] for a in tree.named("a")}
+    assert [node.text for node in tree.named("summary")] == ["Data as a table", "Notes"]
+    assert not tree.named("i")

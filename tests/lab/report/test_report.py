@@ -1,0 +1,181 @@
+"""The document of a report: headline, tables, runs, summary."""
+
+import dataclasses
+import shlex
+
+from hushbit.lab.experiments.results import Check
+from hushbit.lab.report.csv_table import write_csv
+from hushbit.lab.report.document import Plot, ReportTable
+from hushbit.lab.report.html import write_page
+from hushbit.lab.report.markdown import write_markdown
+from hushbit.lab.report.sections import report_document
+from hushbit.lab.report.sources import Sources, read_run, read_sources
+from hushbit.lab.report.tables import side_by_side
+from hushbit.lab.sim.settings import FIELDS, Settings, kind_of
+from lab.report.report_samples import (
+    blocks,
+    lines_result,
+    run_folder,
+    table_result,
+    text_of,
+)
+from lab.report.report_tree import parse
+
+
+def test_published_recreated_and_corrected_values_are_columns():
+    result = table_result()
+    accuracy, ratio = (side_by_side(result, metric) for metric in result.axes.y)
+    assert accuracy.columns == ("users", "scheme", "published", "re-created (authors)", "corrected")
+    assert [text_of(row)[:3] for row in accuracy.rows] == [
+        ["10", "CPA", "49"],
+        ["10", "CPA without noise", "60"],
+        ["100", "CPA", "81"],
+        ["100", "CPA without noise", "84"],
+        ["1,000", "CPA", "85"],
+        ["1,000", "CPA without noise", "87"],
+    ]
+    assert text_of(accuracy.rows[4])[3:] == ["84.2 [83.6, 84.8]", "86.2 [85.8, 86.7]"]
+    assert "model linear" in accuracy.caption
+    assert "3 seeds" in accuracy.caption
+    assert ratio.columns[2:] == ("published", "corrected")
+
+
+def test_a_missing_cell_is_empty_and_x_is_a_column():
+    given = lines_result()
+    cells = tuple(c for c in given.cells if (c.scheme, c.variant) != ("Laplace", "published"))
+    table = side_by_side(lines_result(cells=cells), given.axes.y[1])
+    assert table.columns[:3] == ("users", "epsilon per bit", "scheme")
+    rows = {tuple(text_of(row)[:3]): text_of(row)[3:] for row in table.rows}
+    assert rows["100", "0.5", "Laplace"][0] == ""
+    assert rows["100", "0.5", "CPA"][0] == "4"
+    assert len(rows) == len(table.rows) == 2 * 5 * 3
+
+
+def test_the_table_of_a_long_line_shows_its_last_value():
+    result = lines_result(points=30)
+    table = side_by_side(result, result.axes.y[1])
+    assert len(table.rows) == 2 * 3
+    assert "at the last epsilon per bit" in table.caption
+    assert text_of(table.rows[0])[2] == "91"
+
+
+def test_every_format_marks_the_quick_form(small_library):
+    sources = Sources((table_result(quick=True),))
+    document = report_document(sources, "T")
+    for table in blocks(document, ReportTable):
+        if "interval" in table.caption:
+            assert "Quick form" in table.caption
+    assert "Quick form" in write_markdown(document)
+    assert "quick" in write_csv(sources)
+    assert write_page(document).count('class="badge"') == 2
+    assert "quick" not in write_markdown(report_document(Sources((table_result(),)), "T"))
+
+
+def test_privacy_choices_and_command_are_included(sources):
+    text = write_markdown(report_document(sources, "Report"))
+    for words in (
+        "epsilon 3,925",
+        "per message",
+        "per run",
+        "The paper is silent",
+        "Seeds 1, 2, 3",
+    ):
+        assert words in text
+    assert "```\nhushbit reproduce nested --out results\n```" in text
+
+
+def test_runs_are_compared_in_three_privacy_units(sources):
+    document = report_document(sources, "Report")
+    compared = next(t for t in blocks(document, ReportTable) if t.columns[0] == "run")
+    rows = {row[0]: dict(zip(compared.columns, row, strict=True)) for row in compared.rows}
+    assert rows["cpa"]["epsilon per bit"] == "0.5"
+    assert rows["cpa"]["epsilon per message"] == "325"
+    assert rows["cpa"]["epsilon per run"] == "3,900"
+    assert rows["cpa"]["sent up"] == "73.2 kB"
+    assert rows["fedavg"]["epsilon per run"] == "∞"
+    assert rows["stopped"]["rounds"] == "6 of 12"
+    assert rows["stopped"]["time"] == "not finished"
+    units = [t for t in blocks(document, ReportTable) if t.columns[0] == "unit"]
+    assert [row[0] for row in units[0].rows] == ["per bit", "per message", "per run of 12 rounds"]
+    plots = {plot.title: plot for plot in blocks(document, Plot) if "round" in plot.caption}
+    assert set(plots) >= {"Test accuracy (%)", "SNR of the mean update (dB)", "Training loss"}
+    assert len(plots["Training loss"].lines) == 3
+    # The SNR of FedAvg is infinite, so it has no line.
+    assert len(plots["SNR of the mean update (dB)"].lines) == 2
+
+
+def test_the_command_of_a_run_restores_its_settings(tmp_path):
+    folder = run_folder(
+        tmp_path / "run",
+        mechanism="cpa",
+        rotate=True,
+        dataset="mnist",
+        seed=7,
+        radius=0.01,
+        attack="flip",
+        attackers=0.25,
+    )
+    found = read_run(folder, "run")
+    words = shlex.split(found.command)
+    assert words[:2] == ["hushbit", "run"]
+    assert words[-2:] == ["--out", "NEW"]
+    given, rest = {}, words[2:-2]
+    while rest:
+        name = rest.pop(0)[2:].replace("-", "_")
+        given[name] = True if kind_of(name) is bool else kind_of(name)(rest.pop(0))
+    assert Settings(**given) == found.settings
+    assert {"seed", "rotate"} <= set(given) <= set(FIELDS)
+
+
+def test_a_real_run_can_be_reported(tmp_path):
+    from hushbit.lab.sim.run import run
+
+    run(Settings(mechanism="cpa", epsilon_per_bit=1.0, users=8, rounds=2), tmp_path / "run")
+    sources = read_sources([tmp_path / "run"])
+    assert sources.runs[0].summary["epsilon_per_bit"] == 1.0
+    assert "per run of 2 rounds" in write_markdown(report_document(sources, "R"))
+
+
+def test_the_summary_shows_the_figures_that_fail(small_library):
+    """Of a claim over several schemes only the failing ones; quick experiments come last."""
+    check = Check("near", False, "A 1.00 against 1.00; B 9.00 against 1.00 (no)")
+    full = dataclasses.replace(table_result(), checks=(check,))
+    early = dataclasses.replace(full, name="early", quick=True, checks=(Check("far", False, "5"),))
+    page = parse(write_page(report_document(Sources((early, full)), "T")))
+    summary = next(node for node in page if node.attributes.get("id") == "summary").text
+    assert "B 9.00 against 1.00" in summary
+    assert "A 1.00" not in summary
+    assert summary.index("near") < summary.index("far")
+
+
+def test_the_headline_names_the_best_private_run(tmp_path):
+    run_folder(tmp_path / "weak", level=0.5)
+    run_folder(tmp_path / "cpa", level=0.8)
+    run_folder(tmp_path / "fedavg", mechanism="fedavg", level=0.9)
+    run_folder(tmp_path / "stopped", level=0.99, finished=False)
+    headline = report_document(read_sources([tmp_path]), "T").headline
+    assert headline == "Best private run: cpa 76.0 % (FedAvg 85.5 %), 73.2 kB up."
+
+
+def test_the_headline_without_a_private_or_finished_run(tmp_path):
+    run_folder(tmp_path / "a" / "stopped", finished=False)
+    assert (
+        report_document(read_sources([tmp_path / "a"]), "T").headline == "No run is finished yet."
+    )
+    run_folder(tmp_path / "b" / "fedavg", mechanism="fedavg")
+    headline = report_document(read_sources([tmp_path / "b"]), "T").headline
+    assert headline == "Best run: fedavg 76.0 %, 1.6 MB up. No run is private."
+
+
+def test_the_headline_has_one_sentence_for_each_task(tmp_path):
+    run_folder(tmp_path / "one")
+    run_folder(tmp_path / "two", dataset="mnist")
+    headline = report_document(read_sources([tmp_path]), "T").headline
+    assert "digits, linear: Best private run: one 76.0 %" in headline
+    assert "mnist, linear: Best private run: two 76.0 %" in headline
+
+
+def test_claims_come_before_runs_in_the_headline(sources):
+    headline = report_document(sources, "T").headline
+    assert headline.startswith("2 of 4 claims hold; 2 do not. 1 of 2 experiments ran in the quick")
+    assert headline.endswith("Best private run: cpa 76.0 % (FedAvg 76.0 %), 73.2 kB up.")

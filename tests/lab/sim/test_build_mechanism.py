@@ -1,0 +1,178 @@
+"""Mechanisms by name: each is built, accepts its own options only, and requires its epsilon."""
+
+import math
+
+import pytest
+
+from hushbit import baselines
+from hushbit.cpa import CPA, NestedCPA
+from hushbit.errors import InvalidInput
+from hushbit.lab.sim.models import build_model
+from hushbit.lab.sim.optimizers import ConstantRate
+from hushbit.lab.sim.settings import FIELDS, Settings
+from hushbit.lab.sim.setup import (
+    ACCEPTED_OPTIONS,
+    OPTIONS,
+    build_mechanism,
+    mechanism_name,
+    parse_ints,
+)
+from hushbit.lab.sim.training import LocalSettings
+from hushbit.tuning.auto import AutoCPA
+from hushbit.wrappers import Rotated
+
+MODEL = build_model("linear", (1, 8, 8), 10)
+LOCAL = LocalSettings(ConstantRate(0.1))
+NEEDED = {"signsgd": {"sign_step": 0.01}}
+VALUES = {
+    "epsilon_per_bit": 0.5,
+    "radius": 0.1,
+    "points": 4,
+    "stages": "2,4",
+    "lattice": "A2",
+    "rounding": "dithered",
+    "words": "uniform",
+    "preset": "authors",
+    "rotate": True,
+    "clip": 1.0,
+    "sign_step": 0.5,
+    "mode": "moment",
+    "bits": 2,
+    "levels": 5,
+    "k": 2,
+    "bits_per_weight": 0.5,
+    "epsilon_per_message": 4.0,
+    "message_delta": 0.0,
+}
+
+
+def built(name, **options):
+    private = (
+        {"epsilon_per_bit": 0.5}
+        if "epsilon_per_bit" in ACCEPTED_OPTIONS[mechanism_name(name)]
+        else {}
+    )
+    needed = NEEDED.get(mechanism_name(name), {})
+    return build_mechanism(Settings(mechanism=name, **private | needed | options), MODEL, LOCAL)
+
+
+def test_each_name_gives_its_own_mechanism():
+    kinds = {
+        "fedavg": baselines.FedAvg,
+        "cpa": CPA,
+        "cpa-no-rr": CPA,
+        "nested": NestedCPA,
+        "cpa-auto": AutoCPA,
+        "laplace": baselines.Laplace,
+        "signsgd": baselines.SignRR,
+        "mvu": baselines.MVU,
+    }
+    for name in ACCEPTED_OPTIONS:
+        made = built(name)
+        assert made.dim == MODEL.dim
+        assert isinstance(made, kinds.get(name, object))
+    assert built("vanilla") == built("fedavg")
+    assert built("nested-cpa") == built("nested")
+    assert built("signsgd-rr") == built("signsgd")
+
+
+def test_every_option_reaches_the_mechanism():
+    assert built("cpa", radius=0.1) != built("cpa")
+    assert built("cpa", points=4) == CPA(MODEL.dim, 0.5, 0.05, points=4)
+    assert built("cpa", clip=1.0) == CPA(MODEL.dim, 0.5, 0.05, clip=1.0)
+    assert built("cpa", lattice="A2", points=4) == CPA(MODEL.dim, 0.5, 0.05, lattice="A2", points=4)
+    assert built("nested", stages="2,8") == NestedCPA(MODEL.dim, 0.5, 0.05, stages=(2, 8))
+    assert built("cpa", rotate=True) == Rotated(built("cpa"))
+
+
+def option_cases():
+    """Every option of every mechanism, with what it needs beside it."""
+    beside = {option: {"points": 4, "stages": "4,4"} for option in ("lattice", "words", "rounding")}
+    for name, takes in ACCEPTED_OPTIONS.items():
+        alone = {"epsilon_per_bit", "epsilon_per_message", "message_delta", "preset"}
+        for option in sorted(takes - alone):
+            needed = {key: value for key, value in beside.get(option, {}).items() if key in takes}
+            yield pytest.param(name, {option: VALUES[option]}, needed, id=f"{name} {option}")
+
+
+@pytest.mark.parametrize(("name", "option", "needed"), list(option_cases()))
+def test_every_option_changes_the_mechanism(name, option, needed):
+    assert built(name, **option, **needed) != built(name, **needed)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, takes in ACCEPTED_OPTIONS.items() if "epsilon_per_bit" in takes]
+)
+def test_privacy_has_no_default(name):
+    with pytest.raises(InvalidInput, match="--epsilon-per-bit"):
+        build_mechanism(Settings(mechanism=name, **NEEDED.get(name, {})), MODEL, LOCAL)
+
+
+@pytest.mark.parametrize("name", list(ACCEPTED_OPTIONS))
+def test_options_of_other_mechanisms_are_refused(name):
+    for option in set(OPTIONS) - ACCEPTED_OPTIONS[name]:
+        flag = "--" + option.replace("_", "-")
+        with pytest.raises(InvalidInput, match=f"{name} does not take {flag}"):
+            built(name, **{option: VALUES[option]})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epsilon_per_bit": 0.0},
+        {"epsilon_per_bit": -1.0},
+        {"epsilon_per_bit": math.nan},
+        {"radius": 0.0},
+        {"radius": math.inf},
+        {"points": 0},
+        {"points": 1},
+        {"clip": 0.0},
+        {"lattice": "A7"},
+        {"rounding": "up"},
+        {"words": ""},
+        {"preset": "best"},
+    ],
+)
+def test_zero_and_invalid_values_are_refused_and_not_treated_as_unset(options):
+    with pytest.raises(InvalidInput):
+        built("cpa", **options)
+
+
+def test_more_zeros_are_refused():
+    for name, options in (
+        ("mvu", {"bits": 0}),
+        ("jopeq", {"levels": 0}),
+        ("signsgd", {"sign_step": 0.0}),
+        ("nested", {"stages": ""}),
+    ):
+        with pytest.raises(InvalidInput):
+            built(name, **options)
+
+
+def test_no_randomized_response_means_infinite_epsilon():
+    assert built("cpa-no-rr").guarantee.epsilon_per_bit == math.inf
+
+
+def test_signsgd_requires_its_step():
+    with pytest.raises(InvalidInput, match="--sign-step"):
+        build_mechanism(Settings(mechanism="signsgd", epsilon_per_bit=0.5), MODEL, LOCAL)
+    build_mechanism(
+        Settings(mechanism="signsgd", epsilon_per_bit=0.5, preset="authors"), MODEL, LOCAL
+    )
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones():
+    with pytest.raises(InvalidInput, match=r"unknown mechanism 'magic'.*fedavg"):
+        mechanism_name("magic")
+
+
+def test_stages_are_integers():
+    assert parse_ints("2,8") == (2, 8)
+    for text in ("2;8", "2,", "two", "", "2.5"):
+        with pytest.raises(InvalidInput, match="2,8"):
+            parse_ints(text)
+
+
+def test_options_are_settings():
+    assert set(OPTIONS) <= set(FIELDS)
+    assert set(OPTIONS) == set(VALUES)

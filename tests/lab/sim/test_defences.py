@@ -1,0 +1,238 @@
+"""Attack and defence in a run, from its settings to its results."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hushbit.errors import InvalidInput
+from hushbit.lab.cli import main
+from hushbit.lab.sim.defences import defence_arrays, filter_warnings, load_state, needs_full_round
+from hushbit.lab.sim.robust_means import ROBUST_MEANS
+from hushbit.lab.sim.run import run
+from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.setup import build_setup
+
+BASE = {
+    "users": 250,
+    "rounds": 8,
+    "mechanism": "cpa",
+    "epsilon_per_bit": 1.0,
+    "rotate": True,
+    "clip": 0.5,
+    "radius": 0.04,
+    "evaluate_every": 8,
+    "seed": 3,
+}
+
+
+def outcome(**options):
+    """The test accuracy of a run, and the last row of its history."""
+    summary = run(Settings(**{**BASE, **options}))
+    return summary["test_accuracy"], summary["history"][-1]
+
+
+def test_the_filter_stops_a_directed_attack():
+    clean, row = outcome()
+    assert row["removed_honest"] is None
+    filtered, row = outcome(defence="spectral")
+    assert abs(filtered - clean) < 0.02  # nobody is removed
+    assert row["removed_honest"] == 0.0
+    attacked, _ = outcome(attack="directed", attackers=0.3)
+    assert attacked < 0.3 < clean - 0.3
+    defended, row = outcome(attack="directed", attackers=0.3, defence="spectral")
+    assert defended > clean - 0.1
+    assert row["removed_attackers"] == 1.0
+    assert row["removed_honest"] == 0.0
+
+
+def test_the_summary_has_the_shares_of_removed_users():
+    options = {**BASE, "rounds": 2, "defence": "spectral"}
+    plain = run(Settings(**options))
+    assert plain["removed_honest"] == 0.0
+    assert plain["removed_attackers"] is None
+    assert run(Settings(**{**options, "defence": "none"}))["removed_honest"] is None
+    attacked = run(Settings(**options, attack="ones", attackers=0.3))
+    assert attacked["removed_attackers"] == 1.0
+
+
+def test_the_filter_works_with_automatic_points():
+    auto = {"mechanism": "cpa-auto", "rotate": False, "clip": None, "radius": None}
+    clean, _ = outcome(**auto)
+    for attack in ("directed", "sybils", "ones"):
+        defended, row = outcome(**auto, attack=attack, attackers=0.3, defence="spectral")
+        assert defended > clean - 0.1
+        assert row["removed_attackers"] == 1.0
+        assert row["removed_honest"] == 0.0
+
+
+@pytest.mark.parametrize("attack", ["directed", "scaled", "little", "adaptive", "label-flip"])
+def test_runs_do_not_depend_on_chunks(attack):
+    rows = [
+        outcome(
+            attack=attack,
+            attackers=0.2,
+            defence="spectral",
+            rounds=2,
+            evaluate_every=2,
+            memory_mb=memory,
+        )[1]
+        for memory in (0.5, 128.0)
+    ]
+    same = [{k: v for k, v in row.items() if "seconds" not in k} for row in rows]
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize("mechanism", ["fedavg", "laplace", "signsgd", "mvu", "nested", "jopeq"])
+@pytest.mark.parametrize("attack", ["directed", "sybils", "inner-product"])
+def test_every_mechanism_can_be_attacked(mechanism, attack):
+    options = {"mechanism": mechanism, "clip": None, "rounds": 1, "evaluate_every": 1}
+    options |= (
+        {"epsilon_per_bit": None, "radius": None, "rotate": False} if mechanism == "fedavg" else {}
+    )
+    options |= {"radius": None, "sign_step": 0.01} if mechanism == "signsgd" else {}
+    score, _ = outcome(**options, users=30, attack=attack, attackers=0.4)
+    assert np.isfinite(score)
+
+
+def test_the_backdoor_rate_is_measured():
+    options = {
+        "mechanism": "fedavg",
+        "epsilon_per_bit": None,
+        "clip": None,
+        "radius": None,
+        "rotate": False,
+        "rounds": 30,
+        "evaluate_every": 30,
+    }
+    _, row = outcome(**options, attack="backdoor", attackers=0.4)
+    assert row["backdoor_rate"] > 0.5
+    _, row = outcome(**options, attack="label-flip", attackers=0.4)
+    assert row["backdoor_rate"] is None
+
+
+@pytest.mark.parametrize(
+    "defence",
+    ROBUST_MEANS,
+)
+def test_robust_means_run_without_privacy(defence):
+    options = {
+        "mechanism": "fedavg",
+        "epsilon_per_bit": None,
+        "clip": None,
+        "radius": None,
+        "rotate": False,
+        "users": 60,
+        "rounds": 3,
+    }
+    score, _ = outcome(**options, attack="directed", attackers=0.2, defence=defence)
+    assert np.isfinite(score)
+
+
+def test_median_and_trimmed_mean_are_read_from_the_private_histogram():
+    for defence in ("median", "trimmed-mean"):
+        score, _ = outcome(rotate=False, points=4, clip=None, users=40, rounds=2, defence=defence)
+        assert np.isfinite(score)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"defence": "krum"},
+        {"defence": "median"},
+        {"defence": "luck"},
+        {"attack": "luck", "attackers": 0.1},
+        {"attack": "directed"},
+        {"defence": "spectral", "mechanism": "laplace", "rotate": False, "clip": None},
+    ],
+)
+def test_unknown_or_unsuitable_attacks_and_defences_are_refused(wrong):
+    with pytest.raises(InvalidInput):
+        build_setup(Settings(**{**BASE, **wrong}))
+
+
+def test_a_first_model_that_is_not_finite_is_refused():
+    settings, params = Settings(**BASE, defence="spectral"), np.ones(5, dtype=np.float32)
+    state = defence_arrays(settings, 3, params)
+    assert load_state(state, np.arange(3), params).drift_direction.tolist() == [0.25] * 5
+    with pytest.raises(InvalidInput, match="not finite"):
+        load_state({**state, "first model": np.full(5, np.nan)}, np.arange(3), params)
+
+
+def test_only_crafted_attacks_and_defences_need_the_full_round():
+    assert not needs_full_round(Settings(**BASE))
+    assert not needs_full_round(Settings(**BASE, attack="flip", attackers=0.1))
+    assert needs_full_round(Settings(**BASE, attack="sybils", attackers=0.1))
+    assert needs_full_round(Settings(**BASE, defence="spectral"))
+
+
+def test_warnings_name_settings_under_which_the_filter_protects_little():
+    good = Settings(**BASE, defence="spectral")
+    assert filter_warnings(good) == []
+    assert filter_warnings(Settings(**{**BASE, "clip": None})) == []
+    for change, word in (
+        ({"users": 30, "participation": 0.5}, "fewer than 20"),
+        ({"attack": "flip", "attackers": 0.5}, "majority"),
+        ({"clip": None, "rotate": False}, "cpa-auto"),
+    ):
+        (line,) = filter_warnings(dataclasses.replace(good, **change))
+        assert word in line
+    assert (
+        filter_warnings(dataclasses.replace(good, users=39, participation=0.5)) == []
+    )  # 20 take part
+
+
+def test_the_run_command_takes_attack_and_defence(capsys):
+    words = [
+        "run",
+        "--users",
+        "40",
+        "--rounds",
+        "1",
+        "--epsilon-per-bit",
+        "1",
+        "--attack",
+        "directed",
+        "--attackers",
+        "0.3",
+        "--defence",
+        "spectral",
+        "--json",
+    ]
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert not stopped.value.code
+    printed = capsys.readouterr()
+    assert "test_accuracy" in json.loads(printed.out)
+    assert "--mechanism cpa-auto" in printed.err
+
+
+def test_the_plan_command_prints_the_worst_shift(capsys):
+    words = ["plan", "--dim", "1000", "--users", "100", "--epsilon-per-bit", "0.5"]
+    for more in ([], ["--json"]):
+        with pytest.raises(SystemExit):
+            main([*words, *more])
+        printed = capsys.readouterr().out
+        assert ("worst_shift" if more else "Worst shift") in printed
+    rows = json.loads(printed)["worst_shift"]
+    assert all(row["filtered"] <= row["open"] for row in rows)
+
+
+def test_settings_accept_every_attack_and_defence_without_compiled_code():
+    program = """
+import sys
+from hushbit.lab.attacks import ATTACKS
+from hushbit.lab.sim.settings import DEFENCES, Settings
+for name in ATTACKS:
+    Settings(attack=name, attackers=0.1)
+for name in DEFENCES:
+    Settings(defence=name)
+print(len(ATTACKS), len(DEFENCES), {"numba", "torch", "scipy"} & set(sys.modules))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["11", "9", "set()"]

@@ -1,0 +1,31 @@
+"""Ballots for the tests of the store, and a helper that writes them to a file."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hushbit as hb
+from hushbit.store.ballot_files import ballot_path, ballot_writer
+from hushbit.wire.ballot import Ballots
+from hushbit.wire.coins import SimulationCoins
+
+KEY = hb.RoundKey(bytes(range(32)), 3)
+CPA = hb.CPA(53, 0.5, 1.0, points=4)
+
+
+def encode_users(users: Any, mechanism: Any = CPA, key: hb.RoundKey = KEY) -> Ballots:
+    """Ballots of users whose updates depend on their numbers."""
+    users = np.asarray(users)
+    updates = np.sin(np.outer(users + 1.0, np.arange(1, mechanism.dim + 1)))
+    ballots: Ballots = mechanism.encode_many(updates, key.users(users), SimulationCoins(1))
+    return ballots
+
+
+def write_ballots(folder: Path, mechanism: Any, batches: Iterable[Ballots], name: str) -> Path:
+    """Write batches of round 3 to one file."""
+    with ballot_writer(folder, mechanism, KEY.round, name) as write:
+        for batch in batches:
+            write(batch)
+    return ballot_path(folder, KEY.round, name)

@@ -1,0 +1,189 @@
+"""Decoded ballots: the kernels equal the decoding of single ballots."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hushbit.baselines.fedavg import FedAvg
+from hushbit.baselines.mvu import MVU
+from hushbit.baselines.signsgd import SignRR
+from hushbit.cpa import CPA, NestedCPA
+from hushbit.defence.filter import filtered_tally
+from hushbit.errors import InvalidInput
+from hushbit.kernels.scores import ZERO_WITHIN, biased_rows
+from hushbit.tally.decoded_ballots import DecodedBallots, PackedBallots
+from hushbit.wire.coins import SeededCoins
+from hushbit.wire.keys import RoundKey
+from hushbit.wrappers import Rotated, Subset
+
+KEY = RoundKey(b"k" * 32, 5)
+USERS = 40
+
+
+def each_decoded(mechanism, ballots):
+    """Every ballot decoded by a tally of its own."""
+
+    def decode(user):
+        tally = mechanism.tally(KEY, histogram=False)
+        tally.add_many(ballots[user : user + 1])
+        return mechanism.estimate(tally).mean
+
+    return DecodedBallots(decode, len(ballots), mechanism.dim, mechanism.votes.scale)
+
+
+def rounded(direction):
+    """A direction rounded to -1, 0 and 1, as in scores over packed ballots."""
+    large = np.abs(direction) > ZERO_WITHIN * np.sqrt((direction**2).mean())
+    return np.asarray(np.sign(direction) * large)
+
+
+def ballots_of(mechanism, seed=0):
+    updates = np.random.default_rng(seed).normal(0, 0.01, (USERS, mechanism.dim))
+    return mechanism.encode_many(updates, KEY.users(np.arange(USERS)), SeededCoins(1))
+
+
+def decoded(mechanism, ballots):
+    inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
+    ballots = dataclasses.replace(ballots, fingerprint=inner.fingerprint)
+    rows = []
+    for user in range(USERS):
+        tally = inner.tally(KEY, histogram=False)
+        tally.add_many(ballots[user : user + 1])
+        rows.append(inner.estimate(tally).mean / inner.votes.scale.noise)
+    return np.array(rows)
+
+
+MECHANISMS = {
+    "two points": lambda dim: CPA(dim, 0.5, 0.02),
+    "clipped": lambda dim: CPA(dim, 0.5, 0.02, clip=0.1),
+    "nearest": lambda dim: CPA(dim, 0.5, 0.02, rounding="nearest"),
+    "uniform words": lambda dim: CPA(dim, 0.5, 0.02, words="uniform"),
+    "rotated": lambda dim: Rotated(CPA(dim, 0.5, 0.02)),
+    "four points": lambda dim: CPA(dim, 0.5, 0.02, points=4),
+    "subtractive": lambda dim: CPA(dim, 0.5, 0.02, rounding="subtractive"),
+    "nested": lambda dim: NestedCPA(dim, 0.5, 0.02, stages=(2, 4)),
+    "E8": lambda dim: CPA(dim, 0.5, 0.02, lattice="E8", points=16),
+    "subset": lambda dim: Subset(CPA(dim, 0.5, 0.02), 30),
+}
+
+
+def defined_scores(rows, above, below, drift):
+    """Scores by definition: sums of rows without the user itself, directions of length one."""
+    total, difference = rows[above | below].sum(axis=0), rows[above].sum(0) - rows[below].sum(0)
+    power, sides = (rows**2).sum(axis=1), 1.0 * above - below
+    scores = rows @ np.stack([total, difference, drift]).T
+    scores -= power[:, None] * np.stack([above | below, sides, 0 * sides], axis=1)
+    return (scores / np.linalg.norm([total, difference, drift], axis=1)).T
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@pytest.mark.parametrize("dim", [64, 203])
+def test_decode_each_equals_single_tallies(name, dim):
+    mechanism = MECHANISMS[name](dim)
+    ballots = ballots_of(mechanism)
+    rng = np.random.default_rng(3)
+    above, below = rng.uniform(size=(2, USERS)) < 0.4
+    below &= ~above
+    decoded_ballots, rows = (
+        mechanism.votes.decode_each(ballots, KEY, (above, below)),
+        decoded(mechanism, ballots),
+    )
+    drift = rounded(rng.normal(size=dim))
+    found, exact = (
+        decoded_ballots.score(above, below, drift),
+        defined_scores(rows, above, below, drift),
+    )
+    assert np.allclose(found[2], exact[2], atol=1e-3)  # this direction is rounded already
+    if isinstance(decoded_ballots, DecodedBallots):
+        assert np.allclose(found, exact, atol=1e-3)
+    else:
+        sums = np.stack([decoded_ballots.count(above), decoded_ballots.count(below)])
+        assert (sums == -np.rint([rows[above].sum(0), rows[below].sum(0)])).all()
+    assert (decoded_ballots.score(above, below, None)[2] == 0).all()
+
+
+@pytest.mark.parametrize(("users", "dim"), [(40, 203), (64, 64), (65, 130), (200, 1000)])
+def test_sums_over_packed_ballots_are_exact(users, dim):
+    rng = np.random.default_rng(users)
+    bits = rng.integers(0, 2, (users, dim), dtype=np.uint8)
+    rows = np.zeros((users, 8 * -(-dim // 64)), dtype=np.uint8)
+    packed = np.packbits(bits, axis=1, bitorder="little")
+    rows[:, : packed.shape[1]] = packed
+    plain, part = 2 * bits.astype(np.int64) - 1, rng.uniform(size=users) < 0.5
+    whole = PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0)
+    parts = [(some, -plain[some].sum(axis=0)) for some in (part, ~part)]
+    for decoded_ballots in (
+        whole,
+        PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0, 0.2, parts),
+    ):
+        for share in (0.0, 0.1, 0.4, 0.9, 1.0):
+            chosen = rng.uniform(size=users) < share
+            assert (decoded_ballots.count(chosen) == -plain[chosen].sum(axis=0)).all()
+        assert (decoded_ballots.count(part) == -plain[part].sum(axis=0)).all()
+    ones = bits.sum(axis=1)
+    assert (
+        biased_rows(packed, packed.shape[1], dim / 2, 5.0) == (np.abs(ones - dim / 2) > 5)
+    ).all()
+
+
+def test_rounded_directions_keep_large_entries():
+    levels = np.array([-3.5, 0.0, 0.09, 3.5, 1.0, 2.0])
+    assert rounded(levels).tolist() == [-1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
+    assert (rounded(np.zeros(3)) == 0).all()
+    drawn = np.random.default_rng(0).normal(size=100_000)
+    made = rounded(drawn)
+    assert float(made @ drawn / np.linalg.norm(made) / np.linalg.norm(drawn)) > 0.89
+
+
+def test_packed_and_decoded_ballots_agree():
+    mechanism = CPA(128, 0.5, 0.02)
+    ballots = ballots_of(mechanism)
+    slow, fast = each_decoded(mechanism, ballots), mechanism.votes.decode_each(ballots, KEY)
+    assert isinstance(fast, PackedBallots)
+    drift, half = rounded(np.random.default_rng(0).normal(size=128)), np.arange(USERS) % 2 == 0
+    assert np.allclose(
+        slow.score(half, ~half, drift)[2], fast.score(half, ~half, drift)[2], atol=1e-5
+    )
+    assert slow.max_score == fast.max_score
+    assert slow.sigma == mechanism.votes.scale.noise
+    assert slow.max_entry == fast.max_entry == mechanism.radius / slow.sigma
+
+
+def test_counting_decoded_ballots_equals_the_tally():
+    for dim, users in [(203, 40), (4099, 17), (9000, 33)]:
+        mechanism = CPA(dim, 0.5, 0.02)
+        updates = np.random.default_rng(0).normal(0, 0.01, (users, dim))
+        ballots = mechanism.encode_many(updates, KEY.users(np.arange(users)), SeededCoins(1))
+        accepted = np.arange(users) % 3 != 0
+        tally = mechanism.tally(KEY)
+        tally.add_many([ballots[int(i)] for i in np.flatnonzero(accepted)])
+        counter = mechanism.votes.decode_each(ballots, KEY).count(accepted)
+        assert (counter == tally.counters["stage 0"][0]).all()
+
+
+def test_the_scale_of_ballots_is_that_of_the_decoder():
+    beta = float(CPA(10, 0.5, 0.02).stage_encoders[0].response.beta)
+    assert CPA(10, 0.5, 0.02).votes.scale.noise == pytest.approx(0.02 / beta)
+    assert Subset(CPA(10, 0.5, 0.02), 5).votes.scale.noise == pytest.approx(0.02 / beta * 2**0.5)
+    assert CPA(16, 0.5, 0.02).votes.scale.largest_norm == pytest.approx(0.08)
+    assert CPA(16, 0.5, 0.02, clip=0.03).votes.scale.largest_norm == 0.03
+    assert CPA(16, 0.5, 0.02, clip=3.0).votes.scale.largest_norm == pytest.approx(0.08)
+
+
+def test_sign_bits_are_counted_without_words():
+    for mechanism in (SignRR(130, 1.0, 0.1), MVU(130, 1.0, 0.1)):
+        ballots = ballots_of(mechanism)
+        bits = np.unpackbits(ballots.payload, axis=1, bitorder="little")[:, :130]
+        decoded_ballots = mechanism.votes.decode_each(ballots, KEY)
+        assert (
+            decoded_ballots.count(np.ones(USERS, np.bool_))
+            == (1 - 2 * bits.astype(int)).sum(axis=0)
+        ).all()
+        assert decoded_ballots.max_score == pytest.approx(float(mechanism.response.beta) * 130**0.5)
+
+
+def test_payloads_without_votes_are_refused():
+    assert FedAvg(20).votes is None
+    with pytest.raises(InvalidInput, match="bits"):
+        filtered_tally(FedAvg(20), ballots_of(FedAvg(20)), KEY)

@@ -1,0 +1,155 @@
+"""Tallies: adding and merging are exact and commute; invalid ballots change nothing."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hushbit as hb
+from hushbit.wire.ballot import Ballots
+from tally.tally_samples import BALLOTS, KEY, MECHANISMS, USERS, full, state
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+@settings(max_examples=15)
+@given(st.permutations(range(USERS)), st.lists(st.integers(0, USERS), max_size=4), st.randoms())
+def test_any_order_split_and_grouping_gives_the_same_counters(
+    name: str, order: list[int], cuts: list[int], random: "st.randoms"
+) -> None:
+    edges = [0, *sorted(cuts), USERS]
+    tallies = []
+    for first, last in itertools.pairwise(edges):
+        tally, part = MECHANISMS[name].tally(KEY), [BALLOTS[name][u] for u in order[first:last]]
+        if random.random() < 0.5:
+            tally.add_many(part)
+        else:
+            for ballot in part:
+                tally.add(ballot)
+        tallies.append(tally)
+    while len(tallies) > 1:
+        left, right = tallies.pop(random.randrange(len(tallies))), random.choice(tallies)
+        right.merge(left)
+    assert state(tallies[0]) == state(full(name))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_merge_commutes_and_the_empty_tally_is_neutral(name: str) -> None:
+    def part(first: int, last: int) -> hb.Tally:
+        tally = MECHANISMS[name].tally(KEY)
+        tally.add_many(BALLOTS[name][first:last])
+        return tally
+
+    one, two = part(0, 10), part(10, USERS)
+    one.merge(part(10, USERS))
+    two.merge(part(0, 10))
+    assert state(one) == state(two) == state(full(name))
+    one.merge(MECHANISMS[name].tally(KEY))
+    empty = MECHANISMS[name].tally(KEY)
+    empty.merge(two)
+    assert state(one) == state(empty) == state(two)
+
+
+def changed(ballot: hb.Ballot, **parts: object) -> hb.Ballot:
+    values = {
+        "fingerprint": ballot.fingerprint,
+        "round": ballot.round,
+        "user": 1000,
+        "bits": ballot.bits,
+        "payload": ballot.payload,
+    }
+    return hb.Ballot(**(values | parts))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"fingerprint": bytes(8)}, "mechanism"),
+        ({"round": 4}, "round"),
+        ({"bits": 12}, "length"),
+        ({"bits": 3}, "length"),
+        ({"payload": b"\x01"}, "length"),
+        ({"payload": b"\x01\x01\x01"}, "length"),
+        ({"payload": b"\x01\x08"}, "padding"),
+        ({"user": 5}, "duplicate"),
+    ],
+)
+def test_refusals_change_nothing(parts: dict[str, object], reason: str) -> None:
+    good = BALLOTS["two"][0]
+    for many in (False, True):
+        tally = full("two")
+        before = state(tally)
+        bad = changed(good, **parts)
+        with pytest.raises(hb.RefusedBallot) as caught:
+            tally.add_many([changed(good, user=999), bad]) if many else tally.add(bad)
+        assert caught.value.reason == reason
+        assert len(str(caught.value)) > 20
+        assert state(tally) == before
+        tally.add(changed(good))
+        assert tally.count == USERS + 1
+
+
+def test_padding_inside_a_nested_ballot() -> None:
+    ballot = BALLOTS["nested"][0]
+    raw = bytearray(ballot.payload)
+    raw[1] |= 0x08  # eleven blocks: bits 3.. of the first stage's second byte are unused
+    with pytest.raises(hb.RefusedBallot) as caught:
+        MECHANISMS["nested"].tally(KEY).add(changed(ballot, payload=bytes(raw)))
+    assert caught.value.reason == "padding"
+
+
+def test_duplicates_within_a_batch_across_batches_and_after_a_merge() -> None:
+    ballots = BALLOTS["two"]
+    tally = MECHANISMS["two"].tally(KEY)
+    with pytest.raises(hb.RefusedBallot, match="user 3 appears twice"):
+        tally.add_many([ballots[3], ballots[4], ballots[3]])
+    twice = Ballots.stack([ballots[1], ballots[1]])
+    with pytest.raises(hb.RefusedBallot, match="twice"):
+        tally.add_many(twice)
+    assert tally.count == 0
+    tally.add_many(ballots[:10])
+    other = MECHANISMS["two"].tally(KEY)
+    other.add_many(ballots[9:])
+    before = state(tally), state(other)
+    with pytest.raises(hb.RefusedBallot, match="user 9 has already voted"):
+        tally.merge(other)
+    with pytest.raises(hb.RefusedBallot, match="already"):
+        tally.merge(tally)
+    assert (state(tally), state(other)) == before
+    fresh = MECHANISMS["two"].tally(KEY)
+    fresh.add_many(ballots[10:])
+    tally.merge(fresh)
+    for user in (0, 9, 10, USERS - 1):
+        with pytest.raises(hb.RefusedBallot, match=f"user {user} has already voted"):
+            tally.add(ballots[user])
+    assert state(tally) == state(full("two"))
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"HB", "ballot", (b for b in ()), {1: 2}, {3}])
+def test_only_ballots_are_added(wrong: object) -> None:
+    tally = full("two")
+    before = state(tally)
+    for add in (tally.add, tally.add_many):
+        with pytest.raises(hb.InvalidInput):
+            add(wrong)  # type: ignore[arg-type]
+    with pytest.raises(hb.InvalidInput):
+        tally.add_many([BALLOTS["two"][0], wrong])  # type: ignore[list-item]
+    assert state(tally) == before
+    tally.add_many([])
+    assert state(tally) == before
+
+
+def test_tallies_that_cannot_be_merged_are_refused() -> None:
+    tally = full("two")
+    before = state(tally)
+    other_round = MECHANISMS["two"].tally(hb.RoundKey(bytes(range(32)), 4))
+    other_secret = MECHANISMS["two"].tally(hb.RoundKey(bytes(32), 3))
+    for wrong in (None, MECHANISMS["four"].tally(KEY), other_round, other_secret, {}):
+        with pytest.raises(hb.InvalidInput):
+            tally.merge(wrong)  # type: ignore[arg-type]
+    assert state(tally) == before
+    with pytest.raises(hb.InvalidInput, match="histogram"):
+        full("four").merge(MECHANISMS["four"].tally(KEY, histogram=False))
+    for wrong in (b"key", None, KEY.user(1)):
+        with pytest.raises(hb.InvalidInput, match="RoundKey"):
+            MECHANISMS["two"].tally(wrong)  # type: ignore[arg-type]

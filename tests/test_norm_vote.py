@@ -1,0 +1,155 @@
+"""The vote on the norm: unbiased, one bit, part of the guarantee; other bits do not change."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import hushbit as hb
+from hushbit.encoding.randomized_response import RANGE, RandomizedResponse
+from hushbit.errors import InvalidInput, RefusedBallot
+from hushbit.registry import mechanism_from_description
+from hushbit.wrappers import NORM_COUNTER, NormVote
+
+KEY = hb.RoundKey(bytes(32), 4)
+
+
+def share_below(mechanism, tally):
+    """Unbiased share of users whose norm is at most the level."""
+    total = int(tally.counters[NORM_COUNTER][0])
+    return 0.5 + total / (2 * float(mechanism.response.beta) * tally.count)
+
+
+def voting(dim=7, level=1.0, epsilon=0.5, **options):
+    return NormVote(hb.CPA(dim, 0.5, 0.2, **options), level, epsilon)
+
+
+def updates(users, dim, seed=0):
+    return np.random.default_rng(seed).normal(size=(users, dim)) * 0.3
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.5, 2.0])
+def test_share_is_unbiased_exactly(epsilon):
+    """E[1/2 + answer / (2 beta)] is 1 for a norm below the level and 0 for one above."""
+    response = RandomizedResponse(epsilon)
+    truth = Fraction(RANGE - response.flip_count, RANGE)
+    for below in (1, 0):
+        chance_of_yes = truth if below else 1 - truth
+        mean_answer = 2 * chance_of_yes - 1
+        assert Fraction(1, 2) + mean_answer / (2 * response.beta) == below
+
+
+def test_answers_are_flipped_with_the_probability_of_epsilon():
+    """20 000 answers; a wrong rate would be 6 standard errors away."""
+    mechanism = voting(dim=1, level=1.0)
+    keys = KEY.users(np.arange(20_000))
+    ballots = mechanism.encode_many(np.zeros((20_000, 1)), keys, hb.SeededCoins(3))
+    tally = mechanism.tally(KEY)
+    tally.add_many(ballots)
+    yes_share = (20_000 + int(tally.counters[NORM_COUNTER][0])) / 40_000
+    truth = 1 - mechanism.response.flip_count / RANGE
+    assert abs(yes_share - truth) < 4 * np.sqrt(0.25 / 20_000)
+    assert abs(share_below(mechanism, tally) - 1) < 4 * np.sqrt(0.25 / 20_000) / 0.2449
+
+
+@pytest.mark.parametrize("dim", [7, 8, 9, 16])
+def test_the_vote_does_not_change_other_bits(dim):
+    mechanism, keys = voting(dim), KEY.users(np.arange(50))
+    rows = updates(50, dim)
+    plain = mechanism.inner.encode_many(rows, keys, hb.SimulationCoins(1))
+    both = mechanism.encode_many(rows, keys, hb.SimulationCoins(1))
+    assert both.bits == plain.bits + 1
+    assert both.payload.shape[1] == (dim + 8) // 8
+    tally, inner = mechanism.tally(KEY), mechanism.inner.tally(KEY)
+    tally.add_many(both)
+    inner.add_many(plain)
+    assert np.array_equal(tally.counters["stage 0"], inner.counters["stage 0"])
+    got, wanted = mechanism.estimate(tally), mechanism.inner.estimate(inner)
+    assert np.array_equal(got.mean, wanted.mean)
+    assert got.count == 50
+
+
+def test_without_noise_the_share_is_exact():
+    mechanism = voting(dim=3, level=1.0, epsilon=np.inf)
+    rows = np.array([[0.5, 0, 0], [1.0, 0, 0], [0, 1.1, 0], [3, 0, 0], [0, 0, 0]])
+    tally = mechanism.tally(KEY)
+    tally.add_many(mechanism.encode_many(rows, KEY.users(np.arange(5)), hb.SeededCoins(0)))
+    assert share_below(mechanism, tally) == pytest.approx(3 / 5, abs=1e-15)
+
+
+def test_adding_one_at_a_time_and_merging_is_the_same():
+    mechanism, rows = voting(), updates(9, 7)
+    whole = mechanism.tally(KEY)
+    whole.add_many(mechanism.encode_many(rows, KEY.users(np.arange(9)), hb.SimulationCoins(5)))
+    parts = [mechanism.tally(KEY), mechanism.tally(KEY)]
+    for user in reversed(range(9)):
+        ballot = mechanism.encode(rows[user], KEY.user(user), hb.SimulationCoins(5))
+        parts[user % 2].add(hb.Ballot.from_bytes(ballot.to_bytes()))
+    parts[0].merge(parts[1])
+    assert all(np.array_equal(parts[0].counters[k], whole.counters[k]) for k in whole.counters)
+
+
+def test_the_guarantee_includes_the_vote():
+    inner = hb.CPA(7850, 0.5, 0.05)
+    guarantee = NormVote(inner, 1.0, 0.3).guarantee
+    assert guarantee.epsilon_per_message() == 7850 * 0.5 + 0.3
+    assert guarantee.message_bits == 7851
+    assert guarantee.epsilon_per_bit == 0.5
+    assert guarantee.epsilon_per_message(1e-5) > inner.guarantee.epsilon_per_message(1e-5)
+    assert NormVote(inner, 1.0, 0.7).guarantee.epsilon_per_bit == 0.7
+
+
+def test_rho_of_the_vote_is_added():
+    inner = hb.CPA(100, 0.2, 1.0, clip=1.0)
+    assert NormVote(inner, 1.0, 0.4).guarantee.rho == pytest.approx(inner.guarantee.rho + 0.08)
+
+
+def test_bits_after_the_vote_are_refused():
+    mechanism = voting(dim=7)
+    ballot = mechanism.encode(np.zeros(7), KEY.user(1))
+    assert len(ballot.payload) == 1
+    mechanism = voting(dim=8)
+    ballot = mechanism.encode(np.zeros(8), KEY.user(1))
+    forged = hb.Ballot(
+        ballot.fingerprint,
+        ballot.round,
+        ballot.user,
+        ballot.bits,
+        bytes([ballot.payload[0], ballot.payload[1] | 2]),
+    )
+    tally = mechanism.tally(KEY)
+    with pytest.raises(RefusedBallot):
+        tally.add(forged)
+    assert tally.count == 0
+
+
+def test_padding_inside_is_refused_by_the_inner_mechanism():
+    mechanism = NormVote(hb.NestedCPA(3, 1.0, 0.2, stages=(2, 2)), 1.0, 1.0)
+    ballot = mechanism.encode(np.zeros(3), KEY.user(1))
+    forged = hb.Ballot(
+        ballot.fingerprint,
+        ballot.round,
+        ballot.user,
+        ballot.bits,
+        bytes([ballot.payload[0] | 8, ballot.payload[1]]),
+    )
+    with pytest.raises(RefusedBallot):
+        mechanism.tally(KEY).add(forged)
+
+
+def test_a_norm_vote_is_rebuilt_from_its_description():
+    mechanism = NormVote(hb.Rotated(hb.CPA(12, np.inf, 0.2)), 1.5, np.inf)
+    assert mechanism_from_description(mechanism.description) == mechanism
+
+
+@pytest.mark.parametrize("level", [0.0, -1.0, np.nan, np.inf, "1", True, None])
+def test_wrong_levels_are_refused(level):
+    with pytest.raises(InvalidInput):
+        voting(level=level)
+
+
+def test_invalid_inner_mechanism_or_epsilon_is_refused():
+    with pytest.raises(InvalidInput):
+        NormVote("cpa", 1.0, 0.5)
+    with pytest.raises(InvalidInput):
+        voting(epsilon=0.0)

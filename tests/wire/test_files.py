@@ -1,0 +1,120 @@
+"""Files and folders are written completely or not at all."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hushbit.errors import DamagedFile, InvalidInput
+from hushbit.wire.files import LOCK, new_folder, write_atomic, write_text
+
+FILLING = """
+import sys, time
+from pathlib import Path
+from hushbit.wire.files import new_folder
+with new_folder(Path(sys.argv[1])) as folder:
+    (folder / "part").write_text("half")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_is_written_and_replaced(tmp_path):
+    target = tmp_path / "note"
+    write_text(target, "first")
+    write_text(target, "größer")
+    assert target.read_text(encoding="utf-8") == "größer"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, call):
+    target = tmp_path / "note"
+    write_text(target, "before")
+    monkeypatch.setattr(os, call, full_disk)
+    with pytest.raises(DamagedFile, match="No space left"):
+        write_text(target, "after")
+    assert target.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
+    target = tmp_path / "note"
+    write_text(target, "before")
+
+    def half(file):
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(target, half)
+    assert target.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_missing_folder_is_refused(tmp_path):
+    with pytest.raises(DamagedFile, match="could not be written"):
+        write_text(tmp_path / "absent" / "note", "text")
+
+
+def test_a_folder_appears_complete(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "deep" / "out") as folder:
+        (folder / "a").write_text("x")
+        assert not (tmp_path / "deep" / "out").exists()
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
+    assert [path.name for path in (tmp_path / "deep" / "out").iterdir()] == ["a"]
+    with pytest.raises(InvalidInput, match="exists already"), new_folder(tmp_path / "deep" / "out"):
+        pass
+
+
+def test_an_error_leaves_no_folder(tmp_path: Path) -> None:
+    def fail(target: Path) -> None:
+        with new_folder(target) as folder:
+            (folder / "a").write_text("x")
+            raise DamagedFile("no")
+
+    with pytest.raises(DamagedFile, match="no"):
+        fail(tmp_path / "out")
+    with pytest.raises(DamagedFile, match="nothing was kept"), new_folder(tmp_path / "out"):
+        raise OSError(28, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_writers_of_a_folder_one_succeeds(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def both() -> None:
+        with new_folder(out) as late:
+            (late / "late").write_text("x")
+            with new_folder(out) as early:
+                (early / "early").write_text("x")
+
+    with pytest.raises(InvalidInput, match="another process"):
+        both()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert [path.name for path in out.iterdir()] == ["early"]
+
+
+def test_only_folders_of_killed_writers_are_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out[1]"
+    command = [sys.executable, "-c", FILLING, str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as filling:
+        assert filling.stdout is not None
+        assert filling.stdout.readline() == "ready\n"
+        with pytest.raises(DamagedFile), new_folder(out):
+            raise DamagedFile("no")
+        (left,) = tmp_path.iterdir()
+        assert (left / "part").exists()
+        filling.kill()
+    assert (left / LOCK).exists()
+    with new_folder(out) as folder:
+        (folder / "a").write_text("x")
+    assert [path.name for path in tmp_path.iterdir()] == ["out[1]"]
+    assert [path.name for path in out.iterdir()] == ["a"]
