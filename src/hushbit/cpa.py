@@ -354,9 +354,9 @@ class StagedCPA(Mechanism):
         )
         return made
 
-    def without_clip(self) -> Self:
-        """The same encoder without the l2 clip."""
-        made: Self = dataclasses.replace(self, clip=None)  # type: ignore[type-var]
+    def with_clip(self, clip: float | None) -> Self:
+        """The same encoder with another l2 clip, or none."""
+        made: Self = dataclasses.replace(self, clip=clip)  # type: ignore[type-var]
         return made
 
     def noise_per_user(self, user_rms: float) -> float:

@@ -215,8 +215,8 @@ class Mechanism(ABC):
         """The same mechanism with its points scaled by `factor`."""
         raise InvalidInput(f"only CPA and its wrappers have points to scale; got {self!r}")
 
-    def without_clip(self) -> "Mechanism":
-        """The same encoder without the l2 clip."""
+    def with_clip(self, clip: float | None) -> "Mechanism":
+        """The same encoder with another l2 clip, or none; unchanged if it never has a clip."""
         return self
 
     def noise_per_user(self, user_rms: float) -> float:

@@ -106,9 +106,9 @@ class Wrapper(Mechanism):
         """The same wrapper around the scaled mechanism."""
         return self._around(self.inner.scaled(factor))
 
-    def without_clip(self) -> Mechanism:
-        """The same wrapper around the mechanism without the l2 clip."""
-        return self._around(self.inner.without_clip())
+    def with_clip(self, clip: float | None) -> Mechanism:
+        """The same wrapper around the mechanism with another l2 clip."""
+        return self._around(self.inner.with_clip(clip))
 
     def _around(self, inner: Mechanism) -> Mechanism:
         made: Any = self

@@ -51,7 +51,7 @@ def encode(mechanism, updates, attack=None, attackers=0.0, seed=1):
         rest.mean(axis=0, dtype=np.float64), rest.std(axis=0, dtype=np.float64), len(updates), count
     )
     crafted = craft_updates(attack, updates[:count], view, mechanism, 0)
-    encoder = mechanism if attack == "adaptive" else mechanism.without_clip()
+    encoder = mechanism if attack == "adaptive" else mechanism.with_clip(None)
     sent = encoder.encode_many(crafted, keys[:count], SeededCoins(seed + 1))
     attack_payload = sent.payload
     if attack == "directed":

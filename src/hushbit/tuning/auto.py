@@ -392,9 +392,9 @@ class AutoCPA(Wrapper):
         """The votes of the inner mechanism."""
         return self.inner.votes
 
-    def without_clip(self) -> Mechanism:
-        """The mechanism of this round without the l2 clip."""
-        return self.inner.without_clip()
+    def with_clip(self, clip: float | None) -> Mechanism:
+        """The mechanism of this round with another l2 clip, or none."""
+        return self.inner.with_clip(clip)
 
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
         """The mean, multiplied by the gain for the norm that the votes of this round imply."""

@@ -140,7 +140,7 @@ def test_the_encoder_without_clip_differs_in_the_clip_alone():
         Subset(CPA(DIM, 0.5, 0.02, clip=0.1), 40),
         NormVote(Rotated(CPA(DIM, 0.5, 0.02, clip=0.1)), 1e9, 0.5),
     ):
-        free = mechanism.without_clip()
+        free = mechanism.with_clip(None)
         short, long = 0.001 * UPDATES, 50 * UPDATES
         keys = KEY.users(np.arange(USERS))
         same = [m.encode_many(short, keys, SeededCoins(4)).payload for m in (mechanism, free)]

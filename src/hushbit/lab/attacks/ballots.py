@@ -98,7 +98,7 @@ def craft_ballots(
     )
     crafted = craft_updates(settings.attack, updates[attackers], view, mechanism, settings.seed)
     keys = round_key.users(ballots.users[attackers])
-    encoder = mechanism if adaptive else mechanism.without_clip()
+    encoder = mechanism if adaptive else mechanism.with_clip(None)
     sent = encoder.encode_many(crafted, keys, SimulationCoins(settings.seed))
     payload = sent.payload
     if settings.attack == "directed" and votes is not None:
