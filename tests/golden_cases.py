@@ -65,7 +65,7 @@ MECHANISMS: dict[str, hb.Mechanism] = {
     "JoPEQ, three levels": baselines.JoPEQ(21, 0.5, 0.75, levels=3, gamma=4.0),
     "JoPEQ, moment": baselines.JoPEQ(21, 0.5, 0.75, mode="moment"),
     "JoPEQ, authors": baselines.JoPEQ(21, 0.5, 0.75, preset="authors"),
-    "MVU": baselines.MVU(21, 0.5, 0.75, bits=1),
+    "MVU": baselines.MVU(21, 0.5, 0.75),
 }
 TIERS = hb.Tiers(hb.CPA(dim=21, **Z), hb.NestedCPA(dim=21, stages=(2, 4), **Z))
 OTHERS: dict[str, hb.Mechanism] = {

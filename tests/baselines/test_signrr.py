@@ -58,7 +58,7 @@ def test_one_bit_mvu_stochastic_sign_and_two_point_cpa_send_equal_bits():
         return np.unpackbits(payload, count=dim, bitorder="little")
 
     sign = bits(SignRR(dim, epsilon, radius, stochastic=True))
-    assert np.array_equal(sign, bits(MVU(dim, epsilon, radius, bits=1)))
+    assert np.array_equal(sign, bits(MVU(dim, epsilon, radius)))
     word = np.empty(4096 // 32, dtype=np.uint32)
     keystream(KEY.users([12]).keys[0], WORD_TAG, 0, 0, 0, word)
     words = np.unpackbits(word.view(np.uint8), count=dim, bitorder="little")

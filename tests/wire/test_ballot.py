@@ -255,7 +255,7 @@ def test_rows_are_the_bytes_of_ballots() -> None:
     assert not parsed.refused
 
 
-@pytest.mark.parametrize("mechanism", [CPA, MVU(9, 1.0, 1.0, bits=2)], ids=["cpa", "mvu"])
+@pytest.mark.parametrize("mechanism", [CPA, MVU(9, 1.0, 1.0)], ids=["cpa", "mvu"])
 def test_a_flipped_bit_has_one_reason_in_a_row_and_in_a_ballot(mechanism: hb.Mechanism) -> None:
     ballots = encode_users([7], mechanism)
     clean = wire_rows(ballots)

@@ -33,11 +33,7 @@ SIGNS = np.array([[-1], [1]], dtype=np.int64)
 
 @njit
 def stochastic_sign_bits(
-    update: Updates,
-    scale: float,
-    offset: float,
-    coins: Words,
-    bits: Words,
+    update: Updates, scale: float, offset: float, coins: Words, bits: Words
 ) -> int:
     """bit = [coin < 2^31 + clip(rint(update · scale), ±offset)]; returns the number of clips."""
     clipped = 0
@@ -47,6 +43,17 @@ def stochastic_sign_bits(
         threshold = min(max(np.rint(value), -offset), offset)
         bits[i] = np.uint32(np.float64(np.int32(coins[i] ^ np.uint32(0x80000000))) < threshold)
     return clipped
+
+
+def encode_stochastic_signs(
+    update: Updates, scale: float, response: RandomizedResponse, coin: Words
+) -> tuple[Words, int]:
+    """Private bits of random signs with mean clip(update / scale, -1, 1); the number of clips."""
+    offset = float(response.threshold_offset)
+    bits = np.empty(update.size, dtype=np.uint32)
+    coins = response_coins(coin, update.size)
+    factor = min(offset / scale, 1e300)  # finite for denormal scales
+    return bits, stochastic_sign_bits(update, factor, offset, coins, bits)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,14 +119,10 @@ class SignRR(EntryMechanism):
 
     def encode_user(self, update: Updates, key: Words, coin: Words, row: Bytes) -> int:
         """Write the bits of one user; returns the number of entries clipped to `step`."""
-        offset = float(self.response.threshold_offset)
-        coins = response_coins(coin, self.dim)
-        bits = np.empty(self.dim, dtype=np.uint32)
-        signs = update if self.stochastic else np.sign(update)
+        signs, scale = (update, self._step) if self.stochastic else (np.sign(update), 1.0)
         if self.preset == "authors":
             signs = np.where(update >= 0, 1.0, -1.0)
-        scale = min(offset / self._step, 1e300) if self.stochastic else offset
-        clipped: int = stochastic_sign_bits(signs, scale, offset, coins, bits)
+        bits, clipped = encode_stochastic_signs(signs, scale, self.response, coin)
         self.codec.write(bits, row)
         return clipped
 

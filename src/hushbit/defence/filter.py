@@ -211,7 +211,7 @@ def readable_votes(mechanism: Mechanism) -> Votes:
     """The votes of a mechanism; refuses a mechanism whose ballots cannot be decoded one by one."""
     if mechanism.votes is None or not mechanism.votes.readable:
         raise InvalidInput(
-            "the spectral filter reads ballots of bits (cpa, nested, signsgd, mvu with 1 bit); "
+            "the spectral filter reads ballots of bits (cpa, nested, signsgd, mvu); "
             f"got {mechanism.description['mechanism']}: choose another defence"
         )
     return mechanism.votes

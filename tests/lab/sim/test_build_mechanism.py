@@ -37,7 +37,6 @@ VALUES = {
     "clip": 1.0,
     "sign_step": 0.5,
     "mode": "moment",
-    "bits": 2,
     "levels": 5,
     "k": 2,
     "bits_per_weight": 0.5,
@@ -140,7 +139,6 @@ def test_zero_and_invalid_values_are_refused_and_not_treated_as_unset(options):
 
 def test_more_zeros_are_refused():
     for name, options in (
-        ("mvu", {"bits": 0}),
         ("jopeq", {"levels": 0}),
         ("signsgd", {"sign_step": 0.0}),
         ("nested", {"stages": ""}),

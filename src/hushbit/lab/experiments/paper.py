@@ -36,7 +36,7 @@ _CORRECTED: dict[str, dict[str, Any]] = {
     "Laplace": {"mechanism": "laplace", "rotate": True},
     "signSGD + RR": {"mechanism": "signsgd", "sign_step": 0.01},
     "JoPEQ": {"mechanism": "jopeq", "rotate": True},
-    "MVU": {"mechanism": "mvu", "bits": 1, "rotate": True},
+    "MVU": {"mechanism": "mvu", "rotate": True},
     "CPA w/o RR": {"mechanism": "cpa-no-rr", "rotate": True, "rounding": "subtractive"},
     "CPA": {"mechanism": "cpa", "rotate": True},
     "nested CPA": _NESTED,

@@ -90,7 +90,6 @@ class Settings:
     )
     sign_step: float | None = _option(None, "Server step size of signsgd, in units of weights.")
     mode: str | None = _option(None, "Noise calibration: honest or moment (jopeq).")
-    bits: int | None = _option(None, "Bits per weight (mvu).")
     levels: int | None = _option(None, "Quantization levels per weight (jopeq).")
     rate: float | None = _option(None, "Local learning rate. Default: 0.3 for digits, else 0.03.")
     schedule: str = _option(

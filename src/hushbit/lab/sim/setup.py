@@ -76,7 +76,7 @@ ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
 OPTION_OF = {"epsilon_per_entry": "epsilon_per_bit", "scale": "radius", "step": "sign_step"}
 """Options whose name differs from the parameter of the mechanism."""
 
-NOT_OFFERED = {"dim", "layers", "gamma", "overload", "inputs", "vote", "stochastic"}
+NOT_OFFERED = {"dim", "layers", "gamma", "overload", "vote", "stochastic"}
 WITHOUT_EFFECT = {"nested": {"clip"}, "jopeq": {"lattice"}}
 AUTO_OPTIONS = {"epsilon_per_bit", "epsilon_per_message", "message_delta", "k", "bits_per_weight"}
 
