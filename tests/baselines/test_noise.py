@@ -89,7 +89,7 @@ def test_the_kernel_samples_the_distribution(epsilon):
     noise = GridNoise(epsilon, 16)
     out = np.empty(400_000, dtype=np.int64)
     coin = np.arange(8, dtype=np.uint32)
-    assert add_grid_noise(np.zeros(out.size), 1.0, 16.0, noise.thresholds, coin, 1, out) == 0
+    assert add_grid_noise(np.zeros(out.size), 1.0, 16.0, noise.thresholds, coin, out) == 0
     reach = max(1, round(1.5 * math.sqrt(noise.variance)))
     middle = np.arange(-reach, reach + 1)
     expected = np.array([float(law(noise, int(v))) for v in middle] + [0.0]) * out.size
@@ -102,10 +102,10 @@ def test_rounding_to_the_grid_is_unbiased_and_clipped():
     out = np.empty(200_000, dtype=np.int64)
     coin = np.arange(8, dtype=np.uint32)
     none = GridNoise(math.inf, 8).thresholds
-    assert add_grid_noise(np.full(out.size, 0.3), 10.0, 8.0, none, coin, 1, out) == 0
+    assert add_grid_noise(np.full(out.size, 0.3), 10.0, 8.0, none, coin, out) == 0
     assert set(out) == {3}
-    add_grid_noise(np.full(out.size, 0.325), 10.0, 8.0, none, coin, 1, out)
+    add_grid_noise(np.full(out.size, 0.325), 10.0, 8.0, none, coin, out)
     assert set(out) == {3, 4}
     assert out.mean() == pytest.approx(3.25, abs=5 * 0.433 / math.sqrt(out.size))
-    assert add_grid_noise(np.full(out.size, -9.0), 10.0, 8.0, none, coin, 1, out) == out.size
+    assert add_grid_noise(np.full(out.size, -9.0), 10.0, 8.0, none, coin, out) == out.size
     assert set(out) == {-8}

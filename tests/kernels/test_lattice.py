@@ -26,7 +26,7 @@ def solve(points: np.ndarray, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarra
     start = first_simplex(points, costs)
     shape = (len(blocks), points.shape[1] + 1)
     index, weight = np.empty(shape, np.int32), np.empty(shape)
-    status = np.empty(len(blocks), np.int8)
+    status = np.empty(len(blocks), np.uint8)
     inverse = basis_inverse(points, start)
     delaunay_corners(points, costs, start, inverse, blocks, index, weight, status)
     return index, weight, status

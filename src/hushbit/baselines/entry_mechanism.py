@@ -14,7 +14,6 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -76,12 +75,7 @@ def read_bits(row: Bytes, at: int, width: int) -> np.uint64:
 
 @njit
 def pack_symbols(
-    symbols: Words,
-    alphabet: int,
-    size: int,
-    width: int,
-    last_width: int,
-    row: Bytes,
+    symbols: Words, alphabet: int, size: int, width: int, last_width: int, row: Bytes
 ) -> None:
     """Write all symbols of one user into a zeroed row."""
     base = np.uint64(alphabet)
@@ -301,23 +295,12 @@ class SymbolCodec:
         parallel_for(run, self.groups)
 
 
-class Codec(Protocol):
-    """How the entries of one user are written into a payload."""
-
-    @property
-    def bits(self) -> int:
-        """Bits of one payload."""
-
-    def check(self, payload: Bytes) -> None:
-        """Refuse payloads that no encoder writes."""
-
-
 class EntryMechanism(Mechanism):
     """A mechanism that encodes all entries of an update in the same way, user by user."""
 
     @property
     @abstractmethod
-    def codec(self) -> Codec:
+    def codec(self) -> FloatCodec | IntegerCodec | SymbolCodec:
         """How entries are written into a payload."""
 
     @abstractmethod

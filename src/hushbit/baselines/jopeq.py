@@ -26,13 +26,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from hushbit.baselines.entry_mechanism import PRESETS, EntryMechanism, SymbolCodec
-from hushbit.baselines.laplace import GRID, NOISE_TAG, GridNoise, add_grid_noise
+from hushbit.baselines.laplace import GRID, GridNoise, grid_factor
 from hushbit.checks import Ints, check_choice, check_float, check_int, check_positive
+from hushbit.encoding.stage import sum_dithers
 from hushbit.errors import InvalidInput
 from hushbit.kernels import njit
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.encode import DITHER_TAG
-from hushbit.kernels.threads import parallel_for
 from hushbit.mechanism import Bytes, Updates, Words
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.tally.estimate import Estimate
@@ -45,7 +45,6 @@ DEFAULT_OVERLOAD = 0.01
 DEFAULT_LEVELS = 4
 MAX_LEVELS = 2**16
 MIN_EPSILON, MAX_EPSILON = 2e-4, 100.0
-TILE = 1024
 WORD_UNIT = 2.0**-32
 
 
@@ -67,13 +66,7 @@ def remaining_noise(total: float, share: float, reach: float) -> float:
 
 
 @njit
-def dithered_levels(
-    steps: Ints,
-    factor: float,
-    dither: Words,
-    levels: int,
-    symbols: Words,
-) -> int:
+def dithered_levels(steps: Ints, factor: float, dither: Words, levels: int, symbols: Words) -> int:
     """The level of each noisy entry; returns the number of entries beyond the outermost cells."""
     overloaded = 0
     for i in range(steps.size):
@@ -83,18 +76,6 @@ def dithered_levels(
         overloaded += int(level != inside)
         symbols[i] = np.uint32(inside)
     return overloaded
-
-
-@njit
-def add_dither(keys: Words, tag: int, first: int, last: int, sums: Ints) -> None:
-    """sums += the dither words of all users, tiles first … last-1."""
-    words = np.empty(TILE, np.uint32)
-    for tile in range(first, last):
-        part = sums[tile * TILE : (tile + 1) * TILE]
-        for user in range(keys.shape[0]):
-            keystream(keys[user], tag, 0, 0, tile * (TILE // 16), words)
-            for i in range(part.size):
-                part[i] += np.int64(words[i])
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,18 +253,9 @@ class JoPEQ(EntryMechanism):
     def encode_user(self, update: Updates, key: Words, coin: Words, row: Bytes) -> int:
         """Write the levels of one user; returns the number of overloaded entries."""
         code = self.code
-        steps = np.empty(self.dim, dtype=np.int64)
+        steps, _ = code.noise.add(update, grid_factor(self.scale), float(GRID), coin)
         dither = np.empty(self.dim, dtype=np.uint32)
         symbols = np.empty(self.dim, dtype=np.uint32)
-        add_grid_noise(
-            update,
-            min(GRID / self.scale, 1e300),
-            float(GRID),
-            code.noise.thresholds,
-            coin,
-            NOISE_TAG,
-            steps,
-        )
         keystream(key, DITHER_TAG, 0, 0, 0, dither)
         overloaded: int = dithered_levels(
             steps, 1 / (GRID * code.cell), dither, code.levels, symbols
@@ -303,11 +275,7 @@ class JoPEQ(EntryMechanism):
         levels = self.code.levels
         table = 2 * np.arange(levels, dtype=np.int64)[:, None] - (levels - 1)
         self.codec.add(counters["levels"], payload, table)
-        sums = counters["dither"]
-        parallel_for(
-            lambda first, last: add_dither(keys.keys, DITHER_TAG, first, last, sums),
-            -(-self.dim // TILE),
-        )
+        sum_dithers(keys, counters["dither"], signed=False)
 
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
         """The mean of zhat in units of the update; overload biases it towards zero."""

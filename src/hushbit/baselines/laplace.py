@@ -23,12 +23,11 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hushbit.baselines.entry_mechanism import PRESETS, FloatCodec, IntegerCodec, SumMechanism
-from hushbit.checks import Floats, Ints, check_choice, check_int, check_positive
+from hushbit.checks import Ints, check_choice, check_int, check_positive
 from hushbit.errors import InvalidInput
-from hushbit.kernels import njit
+from hushbit.kernels import Words64, njit
 from hushbit.kernels.chacha import keystream
 from hushbit.mechanism import Bytes, Updates, Words
 from hushbit.privacy.guarantee import Guarantee
@@ -44,8 +43,6 @@ MAX_EPSILON = 1000.0
 TAIL_NATS = 64 * math.log(2)  # noise beyond 32 bits has a probability below exp(-TAIL_NATS)
 BUFFER_WORDS = 2048  # 64-bit words drawn at a time
 MAX_WORDS_PER_DRAW = 32  # words that one draw may need
-
-Words64 = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -115,11 +112,21 @@ class GridNoise:
             return 0.0
         return 2 * math.exp(-self.rate) / math.expm1(-self.rate) ** 2
 
+    def add(self, update: Updates, factor: float, limit: float, coin: Words) -> tuple[Ints, int]:
+        """Noisy grid steps of clip(update · factor, ±limit), and the number of clips."""
+        steps = np.empty(update.size, dtype=np.int64)
+        return steps, add_grid_noise(update, factor, limit, self.thresholds, coin, steps)
+
+
+def grid_factor(scale: float) -> float:
+    """Grid steps per unit of an entry; finite for denormal scales."""
+    return min(GRID / scale, 1e300)
+
 
 @njit
-def refill(coin: Words, tag: int, words: Words64, place: Ints) -> None:
+def refill(coin: Words, words: Words64, place: Ints) -> None:
     """Draw the next words; `place` is (index of the next word, number of the next block)."""
-    keystream(coin, tag, 0, 0, place[1], words.view(np.uint32))
+    keystream(coin, NOISE_TAG, 0, 0, place[1], words.view(np.uint32))
     place[0] = 0
     place[1] += BUFFER_WORDS // 8
 
@@ -152,13 +159,7 @@ def add_digit(ones: np.uint64, digit: int, drawn: Ints) -> None:
 
 @njit
 def noise_tile(
-    thresholds: Words,
-    lanes: np.uint64,
-    coin: Words,
-    tag: int,
-    words: Words64,
-    place: Ints,
-    noise: Ints,
+    thresholds: Words, lanes: np.uint64, coin: Words, words: Words64, place: Ints, noise: Ints
 ) -> None:
     """Noise of up to 64 entries: first the magnitude, then the sign."""
     digits = thresholds.size - 1
@@ -168,14 +169,14 @@ def noise_tile(
         nonzero = np.uint64(0)
         for digit in range(digits):
             if place[0] > BUFFER_WORDS - MAX_WORDS_PER_DRAW:
-                refill(coin, tag, words, place)
+                refill(coin, words, place)
             ones = lanes_below(thresholds[digit], lanes, words, place)
             add_digit(ones, digit, drawn)
             nonzero |= ones
         more = lanes
         while more != 0:
             if place[0] > BUFFER_WORDS - MAX_WORDS_PER_DRAW - 1:
-                refill(coin, tag, words, place)
+                refill(coin, words, place)
             more = lanes_below(thresholds[digits], more, words, place)
             add_digit(more, digits, drawn)
             nonzero |= more
@@ -192,13 +193,7 @@ def noise_tile(
 
 @njit
 def add_grid_noise(
-    update: Updates,
-    factor: float,
-    limit: float,
-    thresholds: Words,
-    coin: Words,
-    tag: int,
-    out: Ints,
+    update: Updates, factor: float, limit: float, thresholds: Words, coin: Words, out: Ints
 ) -> int:
     """out = floor(clip(update · factor, ±limit) + u) + noise; returns the number of clips.
 
@@ -213,9 +208,9 @@ def add_grid_noise(
         noise[:] = 0
         if thresholds.size > 0:
             lanes = ~np.uint64(0) >> np.uint64(64 - size)
-            noise_tile(thresholds, lanes, coin, tag, words, place, noise)
+            noise_tile(thresholds, lanes, coin, words, place, noise)
         if place[0] > BUFFER_WORDS - MAX_WORDS_PER_DRAW:
-            refill(coin, tag, words, place)
+            refill(coin, words, place)
         rounding = words[place[0] : place[0] + MAX_WORDS_PER_DRAW].view(np.uint32)
         place[0] += MAX_WORDS_PER_DRAW
         for lane in range(size):
@@ -225,18 +220,6 @@ def add_grid_noise(
             steps = np.int64(np.floor(inside + rounding[lane] * 2.0**-32))
             out[start + lane] = steps + noise[lane]
     return clipped
-
-
-def _layers(dim: int, layers: tuple[int, ...] | None) -> tuple[int, ...]:
-    sizes = (dim,) if layers is None else tuple(check_int("layer", size, 1) for size in layers)
-    if sum(sizes) != dim:
-        raise InvalidInput(f"layers must add up to dim = {dim}; got {sum(sizes)}")
-    return sizes
-
-
-def _ratio(numerator: float, denominator: float | None) -> float:
-    """numerator / denominator, finite for denormal denominators."""
-    return min(numerator / (denominator or 1.0), 1e300)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -278,7 +261,10 @@ class Laplace(SumMechanism):
             raise InvalidInput(
                 "preset 'authors' computes the scale of each update: leave scale out"
             )
-        layers = _layers(dim, self.layers)
+        given = (dim,) if self.layers is None else self.layers
+        layers = tuple(check_int("layer", size, 1) for size in given)
+        if sum(layers) != dim:
+            raise InvalidInput(f"layers must add up to dim = {dim}; got {sum(layers)}")
         self._set(layers=layers, _at_default=("layers",) if layers == (dim,) else ())
 
     @cached_property
@@ -296,37 +282,24 @@ class Laplace(SumMechanism):
 
     def encode_user(self, update: Updates, key: Words, coin: Words, row: Bytes) -> int:
         """Write the noisy entries of one user; returns the number of clipped entries."""
-        steps = np.empty(self.dim, dtype=np.int64)
-        if isinstance(self.codec, FloatCodec):
-            add_grid_noise(
-                np.zeros(self.dim), 1.0, 1.0, self.noise.thresholds, coin, NOISE_TAG, steps
-            )
-            self.codec.write(update, row)  # refuses an update that is too large
-            self.codec.write(update + self._spreads(update) * (steps / GRID), row)
-            return 0
-        clipped: int = add_grid_noise(
-            update,
-            _ratio(GRID, self.scale),
-            float(GRID),
-            self.noise.thresholds,
-            coin,
-            NOISE_TAG,
-            steps,
-        )
-        self.codec.write(steps, row)
-        return clipped
-
-    def _spreads(self, update: Updates) -> Floats:
-        """Three standard deviations of the layer of each entry."""
+        codec = self.codec
+        if isinstance(codec, IntegerCodec):
+            assert self.scale is not None
+            steps, clipped = self.noise.add(update, grid_factor(self.scale), float(GRID), coin)
+            codec.write(steps, row)
+            return clipped
         assert self.layers is not None
-        edges = np.cumsum(self.layers)[:-1]
-        spreads = [3.0 * float(np.std(part, dtype=np.float64)) for part in np.split(update, edges)]
-        return np.repeat(spreads, self.layers)
+        steps, _ = self.noise.add(np.zeros(self.dim), 1.0, 1.0, coin)
+        codec.write(update, row)  # refuses an update that is too large
+        parts = np.split(update, np.cumsum(self.layers)[:-1])
+        spreads = [3.0 * float(np.std(part, dtype=np.float64)) for part in parts]
+        codec.write(update + np.repeat(spreads, self.layers) * (steps / GRID), row)
+        return 0
 
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
         """The mean of the clipped updates; the variance of preset "authors" is unknown (NaN)."""
         total = counters["sum"]
-        if isinstance(self.codec, FloatCodec) or self.scale is None:
+        if self.scale is None:
             mean, variance = FloatCodec(self.dim).total(total), math.nan
         else:
             mean = total.astype(np.float64) * (self.scale / GRID)
@@ -376,16 +349,7 @@ class WholeLaplace(SumMechanism):
         peak = float(np.abs(update).max()) or 1.0
         scaled = update.astype(np.float64) / peak  # so that the sum cannot overflow
         norm, clip = float(np.abs(scaled).sum()) * (1 + 1e-9), self.l1_clip / peak
-        steps = np.empty(self.dim, dtype=np.int64)
-        add_grid_noise(
-            scaled,
-            FINE_GRID / max(norm, clip),
-            float(FINE_GRID),
-            self.noise.thresholds,
-            coin,
-            NOISE_TAG,
-            steps,
-        )
+        steps, _ = self.noise.add(scaled, FINE_GRID / max(norm, clip), float(FINE_GRID), coin)
         self.codec.write(steps, row)
         return self.dim if norm > clip else 0
 

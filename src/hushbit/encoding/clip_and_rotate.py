@@ -11,10 +11,10 @@ effect on privacy.
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hushbit.checks import Floats
 from hushbit.errors import InvalidInput
+from hushbit.kernels import Reals
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.hadamard import rotate_rows, transform
 from hushbit.kernels.threads import parallel_for
@@ -24,7 +24,7 @@ MAX_BLOCK = 8192
 ROTATION_TAG = int.from_bytes(b"rota", "little")
 
 
-def clip_l2(updates: NDArray[np.floating], clip: float | None) -> NDArray[np.floating]:
+def clip_l2(updates: Reals, clip: float | None) -> Reals:
     """Scale rows whose l2 norm exceeds `clip` down to at most `clip`, rounding included."""
     if clip is None:
         return updates
@@ -54,7 +54,7 @@ class Rotation:
         self.signs = (2.0 * bits[:dim] - 1).astype(np.float32)
         self.tail_signs = (2.0 * bits[dim : 2 * dim] - 1).astype(np.float32)[dim - self.rows :]
 
-    def apply(self, vectors: NDArray[np.floating]) -> NDArray[np.floating]:
+    def apply(self, vectors: Reals) -> Reals:
         """Rotate every row."""
         rotated = np.empty(vectors.shape, vectors.dtype)
         tail_signs = self.tail_signs[: self.rows * self._has_tail]

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.encoding.words import correlation
 from hushbit.errors import InvalidInput, RefusedBallot
+from hushbit.kernels import Bytes, Floats, Indices, Ints, Reals, Words
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.count import (
     GROUP,
@@ -36,11 +36,6 @@ from hushbit.tally.estimate import DECODERS, StageDecoder
 from hushbit.wire.keys import UserKeys
 
 BIT_SLICED_POINTS = 32
-
-Updates = NDArray[np.floating]
-Bytes = NDArray[np.uint8]
-Counts = NDArray[np.int64]
-Words = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,13 +79,13 @@ class StageEncoder:
         """Name of its counter."""
         return f"stage {self.number}"
 
-    def empty_counter(self, blocks: int, histogram: bool) -> Counts:
+    def empty_counter(self, blocks: int, histogram: bool) -> Ints:
         """Zeroed votes for each point, or zeroed sums of integer coordinates."""
         keep_votes = histogram or self.kept_points <= self.points.dim
         rows = self.kept_points if keep_votes else self.points.dim
         return np.zeros((rows, blocks), dtype=np.int64)
 
-    def is_histogram(self, counter: Counts) -> bool:
+    def is_histogram(self, counter: Ints) -> bool:
         """Whether a counter holds votes for the points rather than sums of coordinates."""
         return bool(counter.shape[0] == self.kept_points)
 
@@ -100,7 +95,7 @@ class StageEncoder:
             raise RefusedBallot("padding", "unused bits at the end of a stage must be zero")
 
     def encode_two_points(
-        self, updates: Updates, keys: UserKeys, coins: Words, payload: Bytes, overloaded: Counts
+        self, updates: Reals, keys: UserKeys, coins: Words, payload: Bytes, overloaded: Ints
     ) -> None:
         """The fused kernel for the points ±radius with stochastic rounding."""
         updates = comparable_updates(updates, self.radius, self.offset)
@@ -128,18 +123,10 @@ class StageEncoder:
             chosen = stage_indices(_draw(assignment, coin), points_per_stage)[self.number]
             index, weight = chosen.astype(np.int32)[:, None], np.ones((chosen.size, 1))
         encode_soft(
-            index,
-            weight,
-            self.size,
-            self.hadamard,
-            self.offset,
-            key,
-            self.number,
-            coin,
-            part,
+            index, weight, self.size, self.hadamard, self.offset, key, self.number, coin, part
         )
 
-    def add_payload(self, counter: Counts, part: Bytes, keys: Words) -> None:
+    def add_payload(self, counter: Ints, part: Bytes, keys: Words) -> None:
         """Add the bits of many users to a counter, tile by tile."""
         size, number = self.size, self.number
         votes = self.is_histogram(counter)
@@ -165,7 +152,7 @@ class StageEncoder:
         parallel_for(run, -(-counter.shape[1] // TILE_VOTES))
 
 
-def single_group(users: int) -> tuple[Counts, Bytes]:
+def single_group(users: int) -> tuple[Ints, Bytes]:
     """The order of users that `count_two_points` takes where all are counted together."""
     groups = -(-users // GROUP)
     order = np.arange(groups * GROUP)
@@ -173,7 +160,7 @@ def single_group(users: int) -> tuple[Counts, Bytes]:
     return order, np.zeros(groups, dtype=np.uint8)
 
 
-def comparable_updates(updates: Updates, radius: float, offset: float) -> Updates:
+def comparable_updates(updates: Reals, radius: float, offset: float) -> Reals:
     """Updates in a precision in which a threshold is exact to a hundredth of a unit of 2^16.
 
     That is float32, unless a factor would leave its range of normal numbers.
@@ -183,11 +170,11 @@ def comparable_updates(updates: Updates, radius: float, offset: float) -> Update
 
 def for_each_user(
     encode_user: Callable[..., int],
-    updates: Updates,
+    updates: Reals,
     keys: UserKeys,
     coins: Words,
     payload: Bytes,
-    overloaded: Counts,
+    overloaded: Ints,
 ) -> None:
     """Call `encode_user` for each user, with users distributed over threads."""
 
@@ -204,11 +191,11 @@ def encode_scalar_stages(
     stages: tuple[StageEncoder, ...],
     radius: float,
     shared: bool,
-    updates: Updates,
+    updates: Reals,
     keys: UserKeys,
     coins: Words,
     payload: Bytes,
-    overloaded: Counts,
+    overloaded: Ints,
 ) -> None:
     """The kernel for scalar points in stages with Hadamard words.
 
@@ -236,13 +223,16 @@ def encode_scalar_stages(
     parallel_for(run, len(updates))
 
 
-def sum_dithers(keys: UserKeys, sums: Counts) -> None:
-    """Add the scalar dithers of many users, in units of 2^-32 of the distance of two points."""
+def sum_dithers(keys: UserKeys, sums: Ints, signed: bool = True) -> None:
+    """Add the scalar dithers of many users, in units of 2^-32 of the distance of two points.
+
+    A dither is a number from -2^31, or (not `signed`) from 0.
+    """
     tiles = -(-sums.size // TILE_VOTES)
-    parallel_for(lambda first, last: add_dither(keys.keys, first, last, sums), tiles)
+    parallel_for(lambda first, last: add_dither(keys.keys, signed, first, last, sums), tiles)
 
 
-def dither_uniforms(key: Words, blocks: int, size: int) -> NDArray[np.float64]:
+def dither_uniforms(key: Words, blocks: int, size: int) -> Floats:
     """Uniforms in [0, 1) that user and server share, a multiple of 2^-32 for each entry."""
     drawn = np.empty(blocks * size, dtype=np.uint32)
     keystream(key, DITHER_TAG, 0, 0, 0, drawn)
@@ -259,7 +249,7 @@ def response_coins(coin: Words, votes: int) -> Words:
     return np.asarray(upper.astype(np.uint32) << np.uint32(16) | lower & np.uint32(0xFFFF))
 
 
-def _draw(assignment: SoftAssignment, coin: Words) -> NDArray[np.int32]:
+def _draw(assignment: SoftAssignment, coin: Words) -> Indices:
     """One point of each block, drawn by its weight with private coins."""
     drawn = np.empty(len(assignment.index), dtype=np.uint32)
     keystream(coin, ROUND_TAG, 0, 0, 0, drawn)

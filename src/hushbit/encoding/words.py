@@ -8,10 +8,10 @@ import itertools
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hushbit.checks import check_choice
 from hushbit.errors import InvalidInput
+from hushbit.kernels import Signs
 
 FAMILIES = ("hadamard", "uniform")
 
@@ -33,7 +33,7 @@ def correlation(points: int) -> Fraction:
     return Fraction(-1, points - 1 if points % 2 == 0 else points)
 
 
-def all_words(family: str, points: int) -> NDArray[np.int8]:
+def all_words(family: str, points: int) -> Signs:
     """All words of a family, which have equal probability; for enumeration with small N."""
     if family == "hadamard":
         j = np.arange(points)

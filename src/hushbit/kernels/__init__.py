@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 try:
     import numba
@@ -21,6 +22,17 @@ except ImportError:  # pragma: no cover - exercised by a test in a process witho
         RuntimeWarning,
         stacklevel=2,
     )
+
+Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint32]
+Words64 = NDArray[np.uint64]
+Signs = NDArray[np.int8]
+Halves = NDArray[np.int16]  # of coins
+Indices = NDArray[np.int32]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Reals = NDArray[np.floating]  # float32 or float64
+Flags = NDArray[np.bool_]
 
 
 def njit(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,10 +5,9 @@ The block function is defined in `chacha_numpy.py`; `chacha_llvm.py` is its fast
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.kernels import HAVE_NUMBA, njit
-from hushbit.kernels.chacha_numpy import BLOCKS8_WORDS, CONSTANTS, LANES, U32, WORDS
+from hushbit.kernels import HAVE_NUMBA, Words, Words64, njit
+from hushbit.kernels.chacha_numpy import BLOCKS8_WORDS, CONSTANTS, LANES, WORDS
 
 if HAVE_NUMBA:
     from hushbit.kernels.chacha_llvm import blocks8, xor_blocks8
@@ -27,7 +26,7 @@ __all__ = [
 
 
 @njit
-def fill_states(states: U32, key: U32, n0: int, n1: int, n2: int, counter: int) -> None:
+def fill_states(states: Words, key: Words, n0: int, n1: int, n2: int, counter: int) -> None:
     """Give eight lanes one key, one nonce and the block counters counter, counter + 1, …"""
     for lane in range(LANES):
         for word in range(4):
@@ -41,7 +40,7 @@ def fill_states(states: U32, key: U32, n0: int, n1: int, n2: int, counter: int) 
 
 
 @njit
-def set_key(states: U32, key: U32) -> None:
+def set_key(states: Words, key: Words) -> None:
     """Change the key of eight lanes, nothing else."""
     for word in range(8):
         for lane in range(LANES):
@@ -49,14 +48,14 @@ def set_key(states: U32, key: U32) -> None:
 
 
 @njit
-def set_counter(states: U32, counter: int) -> None:
+def set_counter(states: Words, counter: int) -> None:
     """Set the block counters of eight lanes to counter, counter + 1, …, nothing else."""
     for lane in range(LANES):
         states[12 * LANES + lane] = np.uint32(counter + lane)
 
 
 @njit
-def keystream(key: U32, n0: int, n1: int, n2: int, counter: int, out: U32) -> None:
+def keystream(key: Words, n0: int, n1: int, n2: int, counter: int, out: Words) -> None:
     """Fill `out` with the keystream of nonce (n0, n1, n2), starting at block `counter`."""
     states = np.empty(BLOCKS8_WORDS, np.uint32)
     buffer = np.empty(BLOCKS8_WORDS, np.uint32)
@@ -74,7 +73,7 @@ def keystream(key: U32, n0: int, n1: int, n2: int, counter: int, out: U32) -> No
 
 
 @njit
-def derive_keys(root: U32, ids: NDArray[np.uint64], label: U32, keys: U32) -> None:
+def derive_keys(root: Words, ids: Words64, label: Words, keys: Words) -> None:
     """keys[i] = HChaCha20(root, id_i as 8 bytes ‖ label as 8 bytes), eight ids at a time."""
     states = np.empty(BLOCKS8_WORDS, np.uint32)
     buffer = np.empty(BLOCKS8_WORDS, np.uint32)

@@ -61,10 +61,13 @@ def _element(builder: Any, base: Any, index: int) -> Any:
     return builder.gep(base, [ir.Constant(INT64, index)])
 
 
-def _data_pointer(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
-    """Address of the data of a NumPy array, as vectors."""
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(data, VECTOR.as_pointer())
+def _data_pointers(context: Any, builder: Any, signature: Any, args: Any) -> list[Any]:
+    """Addresses of the data of the NumPy arrays of a call, as vectors."""
+    arrays = [
+        context.make_array(array_type)(context, builder, array)
+        for array_type, array in zip(signature.args, args, strict=True)
+    ]
+    return [builder.bitcast(array.data, VECTOR.as_pointer()) for array in arrays]
 
 
 def _emit_blocks(builder: Any, start: list[Any]) -> list[Any]:
@@ -85,35 +88,13 @@ def blocks8(typingctx: Any, states_type: Any, out_type: Any) -> tuple[Any, Calla
     """Eight blocks from `states` (16·8 words, word-major) into `out` (8·16 words)."""
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source, target = (
-            _data_pointer(context, builder, *pair)
-            for pair in zip(signature.args, args, strict=True)
-        )
+        source, target = _data_pointers(context, builder, signature, args)
         start = [builder.load(_element(builder, source, word), align=4) for word in range(WORDS)]
         for index, vector in enumerate(_emit_blocks(builder, start)):
             builder.store(vector, _element(builder, target, index), align=4)
         return context.get_dummy_value()
 
     return types.void(states_type, out_type), emit
-
-
-def _xor_blocks(context: Any, builder: Any, array_types: Any, args: Any) -> None:
-    """Emit out = text XOR eight blocks under a key: (states, key, text, out)."""
-    source, key, text, target = (
-        _data_pointer(context, builder, *pair) for pair in zip(array_types, args, strict=True)
-    )
-    key_words = builder.bitcast(key, INT32.as_pointer())
-    start = []
-    for word in range(WORDS):
-        if 4 <= word < 12:
-            scalar = builder.load(_element(builder, key_words, word - 4), align=4)
-            row = builder.insert_element(_constant([0] * LANES), scalar, ir.Constant(INT32, 0))
-            start.append(builder.shuffle_vector(row, row, _constant([0] * LANES)))
-        else:
-            start.append(builder.load(_element(builder, source, word), align=4))
-    for index, vector in enumerate(_emit_blocks(builder, start)):
-        plain = builder.load(_element(builder, text, index), align=1)
-        builder.store(builder.xor(vector, plain), _element(builder, target, index), align=4)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -127,7 +108,19 @@ def xor_blocks8(
     """
 
     def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _xor_blocks(context, builder, signature.args, args)
+        source, key, text, target = _data_pointers(context, builder, signature, args)
+        key_words = builder.bitcast(key, INT32.as_pointer())
+        start = []
+        for word in range(WORDS):
+            if 4 <= word < 12:
+                scalar = builder.load(_element(builder, key_words, word - 4), align=4)
+                row = builder.insert_element(_constant([0] * LANES), scalar, ir.Constant(INT32, 0))
+                start.append(builder.shuffle_vector(row, row, _constant([0] * LANES)))
+            else:
+                start.append(builder.load(_element(builder, source, word), align=4))
+        for index, vector in enumerate(_emit_blocks(builder, start)):
+            plain = builder.load(_element(builder, text, index), align=1)
+            builder.store(builder.xor(vector, plain), _element(builder, target, index), align=4)
         return context.get_dummy_value()
 
     return types.void(states_type, key_type, text_type, out_type), emit

@@ -4,9 +4,8 @@
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-U32 = NDArray[np.uint32]
+from hushbit.kernels import Bytes, Words
 
 LANES = 8  # blocks that are computed together
 WORDS = 16  # 32-bit words of a block
@@ -27,7 +26,7 @@ QUARTER_ROUNDS = (
 STEPS = ((0, 1, 3, 16), (2, 3, 1, 12), (0, 1, 3, 8), (2, 3, 1, 7))
 
 
-def reference_blocks(states: U32) -> U32:
+def reference_blocks(states: Words) -> Words:
     """ChaCha20 block function on the columns of `states` (16 × lanes): lanes × 16 words out."""
     x = states.copy()
     for _ in range(10):
@@ -40,12 +39,12 @@ def reference_blocks(states: U32) -> U32:
     return np.ascontiguousarray((x + states).T)
 
 
-def blocks8(states: U32, out: U32) -> None:
+def blocks8(states: Words, out: Words) -> None:
     """Eight blocks from `states` (16·8 words, word-major) into `out` (8·16 words)."""
     out[:] = reference_blocks(states.reshape(WORDS, LANES)).reshape(-1)
 
 
-def xor_blocks8(states: U32, key: U32, text: NDArray[np.uint8], out: U32) -> None:
+def xor_blocks8(states: Words, key: Words, text: Bytes, out: Words) -> None:
     """out = text XOR eight blocks under `key`; a text of less than 512 bytes ends with zeros."""
     states.reshape(WORDS, LANES)[4:12] = key[:, None]
     blocks8(states, out)

@@ -13,9 +13,8 @@ threads never share a counter, and the result does not depend on their number.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.kernels import njit
+from hushbit.kernels import Bytes, Ints, Words, Words64, njit
 from hushbit.kernels.chacha import fill_states, keystream, set_counter, set_key, xor_blocks8
 from hushbit.kernels.chacha_numpy import BLOCKS8_WORDS, LANES
 from hushbit.kernels.words import (
@@ -38,14 +37,8 @@ SUBSET_TAG = int.from_bytes(b"subs", "little")
 
 
 def reference_counts(
-    keys: NDArray[np.uint32],
-    stage: int,
-    family: str,
-    points: int,
-    payload: NDArray[np.uint8],
-    table: NDArray[np.int64],
-    votes: int,
-) -> NDArray[np.int64]:
+    keys: Words, stage: int, family: str, points: int, payload: Bytes, table: Ints, votes: int
+) -> Ints:
     """sum over users of bit_i · sum_j word_i[j] · table[j, c], as (columns, votes)."""
     total = np.zeros((votes, table.shape[1]), dtype=np.int64)
     for key, row in zip(keys, payload, strict=True):
@@ -56,7 +49,7 @@ def reference_counts(
 
 
 @njit
-def add_sixteen_rows(rows: NDArray[np.uint64], planes: NDArray[np.uint64]) -> None:
+def add_sixteen_rows(rows: Words64, planes: Words64) -> None:
     """Add sixteen rows of bits (16·64 words) to twelve bit-planes (12·64 words)."""
     for w in range(TILE_WORDS):
         ones = planes[w]
@@ -105,7 +98,7 @@ def add_sixteen_rows(rows: NDArray[np.uint64], planes: NDArray[np.uint64]) -> No
 
 
 @njit
-def flush_planes(planes: NDArray[np.uint64], counters: NDArray[np.int64]) -> None:
+def flush_planes(planes: Words64, counters: Ints) -> None:
     """Subtract twice the counts in the planes from `counters`, and clear the planes.
 
     A set bit is a vote of -1: a counter that gets + 1 for every user and - 2 for every set bit
@@ -126,14 +119,14 @@ def flush_planes(planes: NDArray[np.uint64], counters: NDArray[np.int64]) -> Non
 
 @njit
 def count_tile(
-    keys: NDArray[np.uint32],
+    keys: Words,
     stage: int,
     row_bits: int,
-    payload: NDArray[np.uint8],
+    payload: Bytes,
     tile: int,
     votes: int,
     start: int,
-    counters: NDArray[np.int64],
+    counters: Ints,
 ) -> None:
     """Count the first votes of one tile into the columns of `counters` from `start` on."""
     points, users = counters.shape[0], keys.shape[0]
@@ -155,16 +148,11 @@ def count_tile(
                 continue
             set_key(states, keys[base + u])
             draw_plane(states, 0, tile * TILE_BLOCKS, buffer)
-            if row_bits > 1:
-                sign = user_planes[u, 0]
-                drawn = buffer.view(np.uint64)
-                for w in range(TILE_WORDS):
-                    sign[w] = drawn[w]
+            user_planes[u, 0] = buffer.view(np.uint64)
+            if row_bits:
                 draw_rows(states, row_bits, tile, votes, buffer, rows)
                 for bit in range(row_bits):
                     user_planes[u, 1 + bit] = rows[bit * TILE_WORDS : (bit + 1) * TILE_WORDS]
-            else:
-                user_planes[u, 0] = buffer.view(np.uint64)
             differs = user_planes[u, 0].view(np.uint8)[:width]
             row = payload[base + u, tile * TILE_BYTES : tile * TILE_BYTES + width]
             for i in range(width):
@@ -193,13 +181,7 @@ def count_tile(
 
 @njit
 def count_tiles(
-    keys: NDArray[np.uint32],
-    stage: int,
-    row_bits: int,
-    payload: NDArray[np.uint8],
-    first: int,
-    last: int,
-    counters: NDArray[np.int64],
+    keys: Words, stage: int, row_bits: int, payload: Bytes, first: int, last: int, counters: Ints
 ) -> None:
     """counters[j, i] += sum over users of bit_i · word_i[j], for the tiles first … last-1.
 
@@ -214,14 +196,14 @@ def count_tiles(
 
 @njit
 def sum_tiles(
-    keys: NDArray[np.uint32],
+    keys: Words,
     stage: int,
     row_bits: int,
-    payload: NDArray[np.uint8],
-    table: NDArray[np.int64],
+    payload: Bytes,
+    table: Ints,
     first: int,
     last: int,
-    sums: NDArray[np.int64],
+    sums: Ints,
 ) -> None:
     """sums[c, i] += sum over users of bit_i · sum_j word_i[j] · table[j, c], for some tiles.
 
@@ -245,15 +227,15 @@ def sum_tiles(
 
 @njit
 def count_two_points(
-    keys: NDArray[np.uint32],
+    keys: Words,
     stage: int,
-    payload: NDArray[np.uint8],
-    order: NDArray[np.int64],
-    group_ids: NDArray[np.uint8],
+    payload: Bytes,
+    order: Ints,
+    group_ids: Bytes,
     first: int,
     last: int,
-    counters: NDArray[np.int64],
-    unmasked: NDArray[np.uint64],
+    counters: Ints,
+    unmasked: Words64,
 ) -> None:
     """`count_tiles` for two points; each group of users has a row of `counters` of its own.
 
@@ -314,15 +296,15 @@ def count_two_points(
 
 @njit
 def count_signs(
-    keys: NDArray[np.uint32],
+    keys: Words,
     stage: int,
     hadamard: bool,
     points: int,
-    payload: NDArray[np.uint8],
-    table: NDArray[np.int64],
+    payload: Bytes,
+    table: Ints,
     first: int,
     last: int,
-    counters: NDArray[np.int64],
+    counters: Ints,
 ) -> None:
     """counters[c, i] += sum over users of bit_i · sum_j word_i[j] · table[j, c], for some tiles.
 
@@ -347,7 +329,7 @@ def count_signs(
 
 
 @njit
-def choose_blocks(key: NDArray[np.uint32], blocks: int, chosen: NDArray[np.int64]) -> None:
+def choose_blocks(key: Words, blocks: int, chosen: Ints) -> None:
     """Fill `chosen` with distinct uniform positions below `blocks`: draw, skip repeats.
 
     32-bit words of the keystream are reduced modulo `blocks` without bias: words at or above the
@@ -376,12 +358,7 @@ def choose_blocks(key: NDArray[np.uint32], blocks: int, chosen: NDArray[np.int64
 
 @njit
 def count_chosen(
-    keys: NDArray[np.uint32],
-    report: int,
-    hadamard: bool,
-    payload: NDArray[np.uint8],
-    coords: NDArray[np.int64],
-    counters: NDArray[np.int64],
+    keys: Words, report: int, hadamard: bool, payload: Bytes, coords: Ints, counters: Ints
 ) -> None:
     """counters[c, block] += bit · sum_j word[j] · coords[j, c] for each bit of each user.
 

@@ -17,11 +17,10 @@ give the bits of `Quantizer.soft_assign` followed by `encode_soft`.
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.kernels import njit
-from hushbit.kernels.chacha import blocks8, fill_states, set_counter
-from hushbit.kernels.chacha_numpy import BLOCKS8_WORDS, LANES, WORDS
+from hushbit.kernels import Bytes, Flags, Floats, Halves, Indices, Ints, Reals, Signs, Words, njit
+from hushbit.kernels.chacha import blocks8, fill_states, keystream, set_counter
+from hushbit.kernels.chacha_numpy import BLOCKS8_WORDS, WORDS
 from hushbit.kernels.words import (
     TILE_BLOCKS,
     TILE_BYTES,
@@ -42,19 +41,19 @@ PACK_BYTES = 0x0102040810204080  # a multiplication by it gathers the low bits o
 CHUNK_COINS = 2 * BLOCKS8_WORDS  # 16-bit halves of coins in eight ChaCha20 blocks
 
 
-def signed_coins(coin: NDArray[np.uint32], stage: int, votes: int) -> NDArray[np.float64]:
+def signed_coins(coin: Words, stage: int, votes: int) -> Floats:
     """Private uniform integers in [-2^31, 2^31), one for each vote."""
     return stream(coin, (COIN_TAG, stage, 0), votes).astype(np.float64) - 2**31
 
 
-def split_coins(coin: NDArray[np.uint32], votes: int) -> NDArray[np.float64]:
+def split_coins(coin: Words, votes: int) -> Floats:
     """Private uniform integers in [-2^31, 2^31), whose 16-bit halves come from two streams."""
     upper = stream(coin, (COIN_TAG, 0, 0), -(-votes // 2)).view(np.int16)[:votes]
     lower = stream(coin, (COIN_TAG, 0, 1), votes) & np.uint32(0xFFFF)
     return upper * 2.0**16 + lower
 
 
-def threshold(scaled_sign: NDArray[np.float64], offset: float) -> NDArray[np.float64]:
+def threshold(scaled_sign: Floats, offset: float) -> Floats:
     """The integer below which a signed coin gives +; scaled_sign = expected_sign · offset.
 
     So P(+) = 1/2 + expected_sign · (2p - 1) / 2 to within 2^-32. Rounding towards zero never makes
@@ -64,12 +63,8 @@ def threshold(scaled_sign: NDArray[np.float64], offset: float) -> NDArray[np.flo
 
 
 def reference_two_points(
-    update: NDArray[np.floating],
-    radius: float,
-    offset: float,
-    key: NDArray[np.uint32],
-    coin: NDArray[np.uint32],
-) -> NDArray[np.bool_]:
+    update: Reals, radius: float, offset: float, key: Words, coin: Words
+) -> Flags:
     """One user's bits for the points ±radius: x · offset / radius compared with a coin.
 
     The word is (v, -v) over (-radius, radius); v = + inverts the bit.
@@ -80,15 +75,15 @@ def reference_two_points(
 
 
 def reference_soft(
-    index: NDArray[np.int32],
-    weight: NDArray[np.float64],
+    index: Indices,
+    weight: Floats,
     points: int,
     family: str,
     offset: float,
-    key: NDArray[np.uint32],
+    key: Words,
     stage: int,
-    coin: NDArray[np.uint32],
-) -> NDArray[np.bool_]:
+    coin: Words,
+) -> Flags:
     """One user's bits of a stage: expected_sign = sum_c weight_c · (sign of the word at c)."""
     votes, candidates = index.shape
     word = draw_words(key, stage, votes, points, family)
@@ -98,13 +93,13 @@ def reference_soft(
     return signed_coins(coin, stage, votes) < threshold(expected_sign * offset, offset)
 
 
-def pack_bits(bits: NDArray[np.bool_]) -> NDArray[np.uint8]:
+def pack_bits(bits: Flags) -> Bytes:
     """Bit i is bit i mod 8 of byte i div 8."""
     return np.packbits(bits, bitorder="little")
 
 
 @njit
-def pack_tile(flags: NDArray[np.uint8], row: NDArray[np.uint8]) -> None:
+def pack_tile(flags: Bytes, row: Bytes) -> None:
     """`pack_bits` of 0/1 bytes, a multiple of 8 of them that ends with zeros, into `row`."""
     words = flags.view(np.uint64)
     for i in range(row.size):
@@ -125,14 +120,14 @@ class Comparison(NamedTuple):
 
 
 @njit
-def comparison_of(x: NDArray[np.floating], radius: float, offset: float) -> Comparison:
+def comparison_of(x: Reals, radius: float, offset: float) -> Comparison:
     """The constants for entries like those of x."""
     slope, top = offset / radius * 2.0**-16, offset * 2.0**-16
     return Comparison(x.dtype.type(slope), x.dtype.type(top), offset / radius, offset)
 
 
 @njit
-def overload_limit(x: NDArray[np.floating], radius: float) -> np.floating:
+def overload_limit(x: Reals, radius: float) -> np.floating:
     """The largest number in the precision of x that does not overload; the radius does not."""
     limit = x.dtype.type(radius * (1 + 1e-12))
     if np.float64(limit) > radius * (1 + 1e-12):
@@ -143,11 +138,11 @@ def overload_limit(x: NDArray[np.floating], radius: float) -> np.floating:
 class CoinBuffers(NamedTuple):
     """Scratch arrays of one thread: states and keystream of the upper and lower coin halves."""
 
-    upper_states: NDArray[np.uint32]
-    lower_states: NDArray[np.uint32]
-    upper: NDArray[np.uint32]
-    lower: NDArray[np.uint32]
-    undecided: NDArray[np.uint8]
+    upper_states: Words
+    lower_states: Words
+    upper: Words
+    lower: Words
+    undecided: Bytes
 
 
 @njit
@@ -163,7 +158,7 @@ def new_coin_buffers() -> CoinBuffers:
 
 
 @njit
-def start_coins(buffers: CoinBuffers, coin: NDArray[np.uint32]) -> None:
+def start_coins(buffers: CoinBuffers, coin: Words) -> None:
     """Set both keystreams to the private key of a user."""
     fill_states(buffers.upper_states, coin, COIN_TAG, 0, 0, 0)
     fill_states(buffers.lower_states, coin, COIN_TAG, 0, 1, 0)
@@ -171,12 +166,7 @@ def start_coins(buffers: CoinBuffers, coin: NDArray[np.uint32]) -> None:
 
 @njit
 def flag_below_threshold(
-    x: NDArray[np.floating],
-    upper: NDArray[np.int16],
-    slope: float,
-    top: float,
-    flags: NDArray[np.uint8],
-    undecided: NDArray[np.uint8],
+    x: Reals, upper: Halves, slope: float, top: float, flags: Bytes, undecided: Bytes
 ) -> None:
     """Flag where the threshold is above the coin's upper half, and where that is not certain."""
     half_unit = x.dtype.type(0.5)
@@ -200,11 +190,7 @@ def compare_exactly(
 
 @njit
 def flag_tile(
-    x: NDArray[np.floating],
-    start: int,
-    comparison: Comparison,
-    buffers: CoinBuffers,
-    flags: NDArray[np.uint8],
+    x: Reals, start: int, comparison: Comparison, buffers: CoinBuffers, flags: Bytes
 ) -> None:
     """Flags of a tile of entries, the first of which is vote `start`: 1 where the coin is below.
 
@@ -229,7 +215,7 @@ def flag_tile(
 
 
 @njit
-def count_beyond(x: NDArray[np.floating], limit: float) -> int:
+def count_beyond(x: Reals, limit: float) -> int:
     """How many entries are larger than `limit` in absolute value."""
     count = np.int32(0)
     for i in range(x.size):
@@ -239,15 +225,15 @@ def count_beyond(x: NDArray[np.floating], limit: float) -> int:
 
 @njit
 def encode_two_points(
-    updates: NDArray[np.floating],
+    updates: Reals,
     radius: float,
     offset: float,
-    keys: NDArray[np.uint32],
-    coins: NDArray[np.uint32],
+    keys: Words,
+    coins: Words,
     first: int,
     last: int,
-    payload: NDArray[np.uint8],
-    overloaded: NDArray[np.int64],
+    payload: Bytes,
+    overloaded: Ints,
 ) -> None:
     """Ballots of users first … last-1 for the points ±radius; counts the entries beyond them.
 
@@ -284,13 +270,13 @@ def encode_two_points(
 
 @njit
 def encode_signs(
-    updates: NDArray[np.floating],
+    updates: Reals,
     sign_of_zero: float,
     offset: float,
-    coins: NDArray[np.uint32],
+    coins: Words,
     first: int,
     last: int,
-    payload: NDArray[np.uint8],
+    payload: Bytes,
 ) -> None:
     """Bits of users first … last-1 for the signs of their entries, without words.
 
@@ -321,15 +307,15 @@ def signed_coin(drawn: np.uint32) -> float:
 
 @njit
 def encode_soft(
-    index: NDArray[np.int32],
-    weight: NDArray[np.float64],
+    index: Indices,
+    weight: Floats,
     points: int,
     hadamard: bool,
     offset: float,
-    key: NDArray[np.uint32],
+    key: Words,
     stage: int,
-    coin: NDArray[np.uint32],
-    payload: NDArray[np.uint8],
+    coin: Words,
+    payload: Bytes,
 ) -> None:
     """One user's bits of one stage, from the candidate points and weights of each block."""
     blocks, candidates = index.shape
@@ -366,21 +352,8 @@ def encode_soft(
 
 
 @njit
-def fill_words(states: NDArray[np.uint32], block: int, words: NDArray[np.uint32]) -> None:
-    """Fill `words`, a multiple of 128 of them, with keystream from a block on."""
-    for group in range(words.size // BLOCKS8_WORDS):
-        set_counter(states, block + LANES * group)
-        blocks8(states, words[group * BLOCKS8_WORDS : (group + 1) * BLOCKS8_WORDS])
-
-
-@njit
 def round_stochastically(
-    x: NDArray[np.floating],
-    lowest: float,
-    spacing: float,
-    last: int,
-    drawn: NDArray[np.uint32],
-    points: NDArray[np.int32],
+    x: Reals, lowest: float, spacing: float, last: int, drawn: Words, points: Indices
 ) -> None:
     """floor(position + u) for u uniform in [0, 1), position in units of the spacing.
 
@@ -396,12 +369,7 @@ def round_stochastically(
 
 @njit
 def round_dithered(
-    x: NDArray[np.floating],
-    lowest: float,
-    spacing: float,
-    last: int,
-    dither: NDArray[np.uint32],
-    points: NDArray[np.int32],
+    x: Reals, lowest: float, spacing: float, last: int, dither: Words, points: Indices
 ) -> int:
     """The point nearest to x + dither, a signed fraction of the spacing; counts x beyond them."""
     top = np.float64(last)
@@ -416,9 +384,7 @@ def round_dithered(
 
 
 @njit
-def two_point_signs(
-    plane: NDArray[np.uint8], points: NDArray[np.int32], shift: int, out: NDArray[np.int8]
-) -> None:
+def two_point_signs(plane: Bytes, points: Indices, shift: int, out: Signs) -> None:
     """Signs of the words (+, -) or (-, +) at one binary digit; `plane` has one bit per word."""
     for i in range(points.size):
         plus = (np.int32(plane[i >> 3]) >> (i & 7)) ^ (points[i] >> shift)
@@ -427,12 +393,7 @@ def two_point_signs(
 
 @njit
 def word_signs(
-    rows: NDArray[np.int32],
-    signs: NDArray[np.int8],
-    points: NDArray[np.int32],
-    shift: int,
-    size: int,
-    out: NDArray[np.int8],
+    rows: Indices, signs: Signs, points: Indices, shift: int, size: int, out: Signs
 ) -> None:
     """Signs of longer words at digits of several bits."""
     for i in range(points.size):
@@ -441,9 +402,7 @@ def word_signs(
 
 
 @njit
-def respond(
-    signs: NDArray[np.int8], offset: float, coins: NDArray[np.uint32], flags: NDArray[np.uint8]
-) -> None:
+def respond(signs: Signs, offset: float, coins: Words, flags: Bytes) -> None:
     """Randomized response: a bit is + if its coin is below 2^31 + sign · offset."""
     for i in range(signs.size):
         flags[i] = np.uint8(signed_coin(coins[i]) < np.float64(signs[i]) * offset)
@@ -451,17 +410,17 @@ def respond(
 
 @njit
 def encode_scalar_tiles(
-    updates: NDArray[np.floating],
+    updates: Reals,
     radius: float,
-    shifts: NDArray[np.int64],
-    offsets: NDArray[np.float64],
-    keys: NDArray[np.uint32],
-    coins: NDArray[np.uint32],
+    shifts: Ints,
+    offsets: Floats,
+    keys: Words,
+    coins: Words,
     dithered: bool,
     first: int,
     last: int,
-    payload: NDArray[np.uint8],
-    overloaded: NDArray[np.int64],
+    payload: Bytes,
+    overloaded: Ints,
 ) -> None:
     """Ballots of users first … last-1 for equidistant points from -radius to radius.
 
@@ -476,7 +435,7 @@ def encode_scalar_tiles(
     points, rows = np.empty(TILE_VOTES, np.int32), np.empty(TILE_VOTES, np.int32)
     signs, chosen = np.empty(TILE_VOTES, np.int8), np.empty(TILE_VOTES, np.int8)
     drawn, flags = np.empty(TILE_VOTES, np.uint32), np.empty(TILE_VOTES, np.uint8)
-    states, plane = np.empty(BLOCKS8_WORDS, np.uint32), np.empty(BLOCKS8_WORDS, np.uint32)
+    plane = np.empty(BLOCKS8_WORDS, np.uint32)
     for user in range(first, last):
         beyond = 0
         for start in range(0, dim, TILE_VOTES):
@@ -484,26 +443,22 @@ def encode_scalar_tiles(
             tile = start // TILE_VOTES
             x = updates[user, start : start + votes]
             if dithered:
-                fill_states(states, keys[user], DITHER_TAG, 0, 0, 0)
-                fill_words(states, start // WORDS, drawn)
+                keystream(keys[user], DITHER_TAG, 0, 0, start // WORDS, drawn)
                 beyond += round_dithered(x, -radius, spacing, last_point, drawn, points)
             else:
-                fill_states(states, coins[user], ROUND_TAG, 0, 0, 0)
-                fill_words(states, start // WORDS, drawn)
+                keystream(coins[user], ROUND_TAG, 0, 0, start // WORDS, drawn)
                 beyond += count_beyond(x, radius * (1 + 1e-12))
                 round_stochastically(x, -radius, spacing, last_point, drawn, points)
             for stage in range(stages):
                 shift = shifts[stage + 1]
                 size = 1 << (shifts[stage] - shift)
                 if size == 2:
-                    fill_states(states, keys[user], WORD_TAG, stage, 0, tile * TILE_BLOCKS)
-                    blocks8(states, plane)
+                    keystream(keys[user], WORD_TAG, stage, 0, tile * TILE_BLOCKS, plane)
                     two_point_signs(plane.view(np.uint8), points[:votes], shift, chosen)
                 else:
                     hadamard_tile(keys[user], stage, size, tile, votes, rows, signs)
                     word_signs(rows, signs, points[:votes], shift, size, chosen)
-                fill_states(states, coins[user], COIN_TAG, stage, 0, 0)
-                fill_words(states, start // WORDS, drawn)
+                keystream(coins[user], COIN_TAG, stage, 0, start // WORDS, drawn)
                 flags[:] = np.uint8(0)
                 respond(chosen[:votes], offsets[stage], drawn, flags)
                 low = stage * width + tile * TILE_BYTES
@@ -512,13 +467,12 @@ def encode_scalar_tiles(
 
 
 @njit
-def add_dither(keys: NDArray[np.uint32], first: int, last: int, sums: NDArray[np.int64]) -> None:
-    """sums += the dithers of all users as signed 32-bit integers, for the tiles first … last-1."""
-    words, states = np.empty(TILE_VOTES, np.uint32), np.empty(BLOCKS8_WORDS, np.uint32)
+def add_dither(keys: Words, signed: bool, first: int, last: int, sums: Ints) -> None:
+    """sums += the dithers of all users as 32-bit integers, for the tiles first … last-1."""
+    words = np.empty(TILE_VOTES, np.uint32)
     for tile in range(first, last):
         part = sums[tile * TILE_VOTES : (tile + 1) * TILE_VOTES]
         for user in range(keys.shape[0]):
-            fill_states(states, keys[user], DITHER_TAG, 0, 0, 0)
-            fill_words(states, tile * (TILE_VOTES // WORDS), words)
+            keystream(keys[user], DITHER_TAG, 0, 0, tile * (TILE_VOTES // WORDS), words)
             for i in range(part.size):
-                part[i] += np.int64(np.int32(words[i]))
+                part[i] += np.int64(np.int32(words[i]) if signed else words[i])

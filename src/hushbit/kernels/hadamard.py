@@ -5,16 +5,15 @@ two terms as it has one level at a time, so the result is the same to the last b
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.kernels import njit
+from hushbit.kernels import Reals, njit
 
 COLUMNS = 16  # columns copied together: one cache line of float32
 ROW_CHUNK = 64  # rows copied before the next column: they stay in the first-level cache
 CACHE_PADDING = 16  # entries between copied columns, so that they use different cache sets
 
 
-def reference_transform(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
+def reference_transform(matrix: Reals) -> Reals:
     """H @ matrix / sqrt(rows) for a power of two of rows: the definition of the kernel."""
     rows = matrix.shape[0]
     out = matrix.copy()
@@ -29,14 +28,14 @@ def reference_transform(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
 
 @njit
 def rotate_rows(
-    vectors: NDArray[np.floating],
-    signs: NDArray[np.floating],
-    tail_signs: NDArray[np.floating],
+    vectors: Reals,
+    signs: Reals,
+    tail_signs: Reals,
     rows: int,
     columns: int,
     first: int,
     last: int,
-    out: NDArray[np.floating],
+    out: Reals,
 ) -> None:
     """Multiply vectors first … last-1 by `signs` and transform their first rows · columns entries.
 
@@ -56,7 +55,7 @@ def rotate_rows(
 
 
 @njit
-def transform(flat: NDArray[np.floating], rows: int, columns: int) -> None:
+def transform(flat: Reals, rows: int, columns: int) -> None:
     """The transform in place, on a row-major matrix that is given as a flat array."""
     if columns == 1:
         transform_column(flat)
@@ -78,7 +77,7 @@ def transform(flat: NDArray[np.floating], rows: int, columns: int) -> None:
 
 
 @njit
-def transform_column(x: NDArray[np.floating]) -> None:
+def transform_column(x: Reals) -> None:
     """The transform of one column, in place."""
     scale = x.dtype.type(1 / np.sqrt(x.size))
     step = 1
@@ -95,7 +94,7 @@ def transform_column(x: NDArray[np.floating]) -> None:
 
 
 @njit
-def eight_neighbours(x: NDArray[np.floating]) -> None:
+def eight_neighbours(x: Reals) -> None:
     """Butterflies of step 1, 2 and 4."""
     for first in range(0, x.size, 8):
         v = x[first : first + 8]
@@ -108,7 +107,7 @@ def eight_neighbours(x: NDArray[np.floating]) -> None:
 
 
 @njit
-def two_levels(x: NDArray[np.floating], step: int) -> None:
+def two_levels(x: Reals, step: int) -> None:
     """Butterflies of `step`, then of 2 · step."""
     for first in range(0, x.size, 4 * step):
         p, q = x[first : first + step], x[first + step : first + 2 * step]
@@ -119,7 +118,7 @@ def two_levels(x: NDArray[np.floating], step: int) -> None:
 
 
 @njit
-def one_level(x: NDArray[np.floating], step: int) -> None:
+def one_level(x: Reals, step: int) -> None:
     """Butterflies of one step."""
     for first in range(0, x.size, 2 * step):
         low, high = x[first : first + step], x[first + step : first + 2 * step]

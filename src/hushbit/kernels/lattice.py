@@ -15,12 +15,8 @@ fixed perturbation: it makes the triangulation unique, and the pivots cannot cyc
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.kernels import njit
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from hushbit.kernels import Bytes, Flags, Floats, Indices, Ints, njit
 
 LOVASZ = 0.99
 PERTURBATION = 1e-8  # of the squared radius: far above rounding, far below any lattice gap
@@ -167,8 +163,7 @@ def perturbed_costs(points: Floats) -> Floats:
     golden = 0.6180339887498949
     fractions = (np.arange(1, len(points) + 1) * golden) % 1.0
     scale = PERTURBATION * np.max(np.sum(points**2, axis=1))
-    costs: Floats = np.sum(points**2, axis=1) + scale * fractions**2
-    return costs
+    return np.asarray(np.sum(points**2, axis=1) + scale * fractions**2)
 
 
 def first_simplex(points: Floats, costs: Floats) -> Ints:
@@ -196,8 +191,7 @@ def first_simplex(points: Floats, costs: Floats) -> Ints:
 def basis_inverse(points: Floats, simplex: Ints) -> Floats:
     """Inverse of the matrix with columns (q, 1): maps (x, 1) to barycentric weights."""
     columns = np.vstack([points[simplex].T, np.ones(len(simplex))])
-    inverse: Floats = np.linalg.inv(columns)
-    return inverse
+    return np.asarray(np.linalg.inv(columns))
 
 
 @njit
@@ -345,9 +339,9 @@ def delaunay_corners(
     start: Ints,
     start_inverse: Floats,
     blocks: Floats,
-    index: NDArray[np.int32],
+    index: Indices,
     weight: Floats,
-    status: NDArray[np.int8],
+    status: Bytes,
 ) -> None:
     """Corners and weights of every block; status is INSIDE, OUTSIDE or NOT_FOUND (never expected).
 
@@ -376,7 +370,7 @@ def delaunay_corners(
 
 def reference_scalar_corners(
     x: Floats, positions: Floats, slack: float
-) -> tuple[NDArray[np.int64], Floats, NDArray[np.bool_]]:
+) -> tuple[Ints, Floats, Flags]:
     """Left neighbour, weight of the right one, and which values lie outside: the definition."""
     outside = (x < positions[0] - slack) | (x > positions[-1] + slack)
     left = np.clip(np.searchsorted(positions, x, side="right") - 1, 0, len(positions) - 2)
@@ -387,12 +381,7 @@ def reference_scalar_corners(
 
 @njit
 def scalar_corners(
-    x: Floats,
-    positions: Floats,
-    order: Ints,
-    slack: float,
-    index: NDArray[np.int32],
-    weight: Floats,
+    x: Floats, positions: Floats, order: Ints, slack: float, index: Indices, weight: Floats
 ) -> int:
     """Fill `index` and `weight` (values, 2) for ascending equidistant positions; count overload.
 

@@ -5,14 +5,12 @@ set bit is a vote for the upper point. They are stored by tile, then by slot: (t
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.kernels import njit
+from hushbit.kernels import Bytes, Flags, Floats, Ints, Words64, njit
 from hushbit.kernels.count import FLUSH_GROUPS, GROUP, PLANES, add_sixteen_rows, flush_planes
 from hushbit.kernels.words import TILE_VOTES, TILE_WORDS
 
 ZERO_WITHIN = 0.612  # in root mean squares: the threshold of the best three levels for a Gaussian
-Words = NDArray[np.uint64]
 
 
 @njit
@@ -26,9 +24,7 @@ def ones(word: np.uint64) -> np.uint64:
 
 
 @njit
-def biased_rows(
-    payload: NDArray[np.uint8], width: int, expected: float, limit: float
-) -> NDArray[np.bool_]:
+def biased_rows(payload: Bytes, width: int, expected: float, limit: float) -> Flags:
     """Rows whose number of ones in `width` bytes is further than `limit` from `expected`."""
     whole = width // 8 * 8
     out = np.empty(payload.shape[0], np.bool_)
@@ -46,9 +42,7 @@ def biased_rows(
 
 
 @njit
-def group_users(
-    above: NDArray[np.bool_], below: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def group_users(above: Flags, below: Flags) -> tuple[Ints, Bytes]:
     """Slots and group numbers for `count_two_points`: users above, users below, the others.
 
     Returns the user in each slot (-1 for none) and the group of each sixteen slots: 0, 1 or 2.
@@ -71,7 +65,7 @@ def group_users(
     return order, group_ids
 
 
-def to_tiles(rows: Words) -> tuple[Words, NDArray[np.int64]]:
+def to_tiles(rows: Words64) -> tuple[Words64, Ints]:
     """Rows of bits, one for each user, stored by tile and slot; and the user in each slot."""
     everyone = np.ones(len(rows), dtype=np.bool_)
     order, _ = group_users(everyone, everyone)
@@ -83,7 +77,7 @@ def to_tiles(rows: Words) -> tuple[Words, NDArray[np.int64]]:
 
 
 @njit
-def count_overlap(part: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> tuple[int, int]:
+def count_overlap(part: Flags, chosen: Flags) -> tuple[int, int]:
     """How many users of a part are chosen, and how many are not."""
     inside, missing = 0, 0
     for user in range(part.size):
@@ -94,11 +88,7 @@ def count_overlap(part: NDArray[np.bool_], chosen: NDArray[np.bool_]) -> tuple[i
 
 @njit
 def directions(
-    above: NDArray[np.int64],
-    below: NDArray[np.int64],
-    drift_direction: NDArray[np.float64],
-    planes: Words,
-    sizes: NDArray[np.float64],
+    above: Ints, below: Ints, drift_direction: Floats, planes: Words64, sizes: Floats
 ) -> None:
     """`ternary_planes` of the sum of both groups, of their difference, and of `drift_direction`.
 
@@ -118,9 +108,7 @@ def directions(
 
 
 @njit
-def ternary_planes(
-    direction: NDArray[np.float64], planes: Words, sizes: NDArray[np.float64]
-) -> None:
+def ternary_planes(direction: Floats, planes: Words64, sizes: Floats) -> None:
     """Round a direction d to the levels -1, 0 and 1, as two bit-planes.
 
     Row 0 of `planes` marks the entries that are not 0, row 1 those that are 1. Entries within 0.61
@@ -152,15 +140,15 @@ def ternary_planes(
 
 @njit
 def score_users(
-    unmasked: Words,
-    order: NDArray[np.int64],
-    planes: Words,
-    sizes: NDArray[np.float64],
-    above: NDArray[np.bool_],
-    below: NDArray[np.bool_],
+    unmasked: Words64,
+    order: Ints,
+    planes: Words64,
+    sizes: Floats,
+    above: Flags,
+    below: Flags,
     first: int,
     last: int,
-    scores: NDArray[np.float64],
+    scores: Floats,
 ) -> None:
     """scores[d, u] = sum over votes of (±1) · level of direction d / its length, in one pass.
 
@@ -192,12 +180,7 @@ def score_users(
 
 @njit
 def count_rows(
-    unmasked: Words,
-    order: NDArray[np.int64],
-    chosen: NDArray[np.bool_],
-    first: int,
-    last: int,
-    counter: NDArray[np.int64],
+    unmasked: Words64, order: Ints, chosen: Flags, first: int, last: int, counter: Ints
 ) -> None:
     """counter[i] -= sum over the chosen users of (±1 of vote i), for the tiles first … last-1.
 

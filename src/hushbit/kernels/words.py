@@ -10,17 +10,10 @@ keystreams under the user's key. There are two families:
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.kernels import njit
+from hushbit.kernels import Bytes, Indices, Ints, Signs, Words, Words64, njit
 from hushbit.kernels.chacha import blocks8, fill_states, set_counter
-from hushbit.kernels.chacha_numpy import (
-    BLOCKS8_WORDS,
-    CONSTANTS,
-    LANES,
-    WORDS,
-    reference_blocks,
-)
+from hushbit.kernels.chacha_numpy import BLOCKS8_WORDS, CONSTANTS, LANES, WORDS, reference_blocks
 
 TILE_BYTES = 512  # one bit-plane of a tile: eight ChaCha20 blocks
 TILE_VOTES = 8 * TILE_BYTES
@@ -32,9 +25,7 @@ WORD_TAG = int.from_bytes(b"word", "little")
 UNIFORM_TAG = int.from_bytes(b"unif", "little")
 
 
-def draw_words(
-    key: NDArray[np.uint32], stage: int, votes: int, points: int, family: str
-) -> NDArray[np.int8]:
+def draw_words(key: Words, stage: int, votes: int, points: int, family: str) -> Signs:
     """The words of one user for one stage: a (votes, points) matrix of ±1."""
     if family == "uniform":
         return _uniform_words(key, stage, votes, points)
@@ -45,14 +36,12 @@ def draw_words(
     return np.asarray(2 * (sign[:, None] ^ parity[rows]) - 1, dtype=np.int8)
 
 
-def stream(key: NDArray[np.uint32], nonce: tuple[int, int, int], words: int) -> NDArray[np.uint32]:
+def stream(key: Words, nonce: tuple[int, int, int], words: int) -> Words:
     """The first 32-bit words of the ChaCha20 keystream of a key and nonce."""
     return np.asarray(_streams(key, nonce[:2], np.array(nonce[2:]), words)[0])
 
 
-def _streams(
-    key: NDArray[np.uint32], nonce: tuple[int, int], last: NDArray[np.int64], words: int
-) -> NDArray[np.uint32]:
+def _streams(key: Words, nonce: tuple[int, int], last: Ints, words: int) -> Words:
     """One row of keystream for each value of the last word of the nonce."""
     blocks = -(-words // WORDS)
     states = np.empty((WORDS, last.size, blocks), dtype=np.uint32)
@@ -63,14 +52,12 @@ def _streams(
     return reference_blocks(states.reshape(WORDS, -1)).reshape(last.size, -1)[:, :words]
 
 
-def _plane_bits(key: NDArray[np.uint32], stage: int, plane: int, votes: int) -> NDArray[np.uint8]:
+def _plane_bits(key: Words, stage: int, plane: int, votes: int) -> Bytes:
     words = stream(key, (WORD_TAG, stage, plane), -(-votes // 32)).astype("<u4")
     return np.unpackbits(words.view(np.uint8), bitorder="little")[:votes]
 
 
-def _nonzero_rows(
-    key: NDArray[np.uint32], stage: int, votes: int, row_bits: int
-) -> NDArray[np.int64]:
+def _nonzero_rows(key: Words, stage: int, votes: int, row_bits: int) -> Ints:
     """Uniform rows from 1 to 2^row_bits - 1: rejection first by tile, then vote by vote."""
     if row_bits == 1:
         return np.ones(votes, dtype=np.int64)
@@ -95,9 +82,7 @@ def _nonzero_rows(
     return rows
 
 
-def _uniform_words(
-    key: NDArray[np.uint32], stage: int, votes: int, points: int
-) -> NDArray[np.int8]:
+def _uniform_words(key: Words, stage: int, votes: int, points: int) -> Signs:
     """Selection sampling; each vote has a keystream of its own."""
     streams = _streams(key, (UNIFORM_TAG, stage), np.arange(votes), 4 * points + 64)
     words = np.empty((votes, points), dtype=np.int8)
@@ -114,9 +99,7 @@ def _uniform_words(
 
 
 @njit
-def draw_plane(
-    states: NDArray[np.uint32], plane: int, counter: int, buffer: NDArray[np.uint32]
-) -> None:
+def draw_plane(states: Words, plane: int, counter: int, buffer: Words) -> None:
     """One tile of bit-plane `plane` of a user's words into `buffer` (128 words)."""
     set_counter(states, counter)
     for lane in range(LANES):
@@ -126,12 +109,7 @@ def draw_plane(
 
 @njit
 def draw_rows(
-    states: NDArray[np.uint32],
-    row_bits: int,
-    tile: int,
-    votes: int,
-    buffer: NDArray[np.uint32],
-    rows: NDArray[np.uint64],
+    states: Words, row_bits: int, tile: int, votes: int, buffer: Words, rows: Words64
 ) -> None:
     """Bit-planes of uniform non-zero Hadamard rows for the first votes of a tile, by rejection.
 
@@ -183,13 +161,7 @@ def draw_rows(
 
 @njit
 def hadamard_tile(
-    key: NDArray[np.uint32],
-    stage: int,
-    points: int,
-    tile: int,
-    votes: int,
-    rows: NDArray[np.int32],
-    signs: NDArray[np.int8],
+    key: Words, stage: int, points: int, tile: int, votes: int, rows: Indices, signs: Signs
 ) -> None:
     """Row r_i and sign s_i of the words s · (-1)^<r, j> of the first votes of a tile."""
     row_bits = 0
@@ -228,23 +200,7 @@ def row_sign(row: int, point: int) -> int:
 
 
 @njit
-def hadamard_signs(
-    key: NDArray[np.uint32], stage: int, tile: int, votes: int, signs: NDArray[np.int8]
-) -> None:
-    """signs[i, j] = s_i · (-1)^<r_i, j> for the first votes of a tile."""
-    points = signs.shape[1]
-    rows = np.empty(TILE_VOTES, np.int32)
-    first = np.empty(TILE_VOTES, np.int8)
-    hadamard_tile(key, stage, points, tile, votes, rows, first)
-    for i in range(votes):
-        for j in range(points):
-            signs[i, j] = np.int8(np.int64(first[i]) * row_sign(np.int64(rows[i]), j))
-
-
-@njit
-def uniform_signs(
-    key: NDArray[np.uint32], stage: int, tile: int, votes: int, signs: NDArray[np.int8]
-) -> None:
+def uniform_signs(key: Words, stage: int, tile: int, votes: int, signs: Signs) -> None:
     """Words drawn uniformly from all balanced ones, by selection sampling with rejection.
 
     Vote i of a stage reads a keystream of its own: nonce (tag, stage, i), 32-bit words in order.
@@ -274,11 +230,7 @@ def uniform_signs(
 
 @njit
 def select_signs(
-    block: NDArray[np.uint32],
-    states: NDArray[np.uint32],
-    later_blocks: NDArray[np.uint32],
-    limits: NDArray[np.uint32],
-    word: NDArray[np.int8],
+    block: Words, states: Words, later_blocks: Words, limits: Words, word: Signs
 ) -> None:
     """One balanced word from the first block of its keystream, and later ones from `states`."""
     points = word.size
@@ -306,29 +258,22 @@ def select_signs(
 
 
 @njit
-def tile_signs(
-    key: NDArray[np.uint32],
-    stage: int,
-    hadamard: bool,
-    tile: int,
-    votes: int,
-    signs: NDArray[np.int8],
-) -> None:
+def tile_signs(key: Words, stage: int, hadamard: bool, tile: int, votes: int, signs: Signs) -> None:
     """Fill the first rows of `signs` with the words of the first votes of a tile."""
-    if hadamard:
-        hadamard_signs(key, stage, tile, votes, signs)
-    else:
+    if not hadamard:
         uniform_signs(key, stage, tile, votes, signs)
+        return
+    points = signs.shape[1]
+    rows, first = np.empty(TILE_VOTES, np.int32), np.empty(TILE_VOTES, np.int8)
+    hadamard_tile(key, stage, points, tile, votes, rows, first)
+    for i in range(votes):
+        for j in range(points):
+            signs[i, j] = np.int8(np.int64(first[i]) * row_sign(np.int64(rows[i]), j))
 
 
 @njit
 def signs_at(
-    keys: NDArray[np.uint32],
-    stage: int,
-    hadamard: bool,
-    points: int,
-    chosen: NDArray[np.int64],
-    out: NDArray[np.int8],
+    keys: Words, stage: int, hadamard: bool, points: int, chosen: Ints, out: Signs
 ) -> None:
     """out[p, user, vote] = the sign of a user's word at point chosen[p]."""
     votes = out.shape[2]

@@ -39,19 +39,13 @@ class NamedLattice:
     @cached_property
     def inverse(self) -> Floats:
         """Maps a lattice point back to its integer coordinates."""
-        inverse: Floats = np.linalg.inv(self.generator).astype(np.float64)
-        return inverse
+        return np.asarray(np.linalg.inv(self.generator), dtype=np.float64)
 
 
 def read_only(array: Floats) -> Floats:
     """The same array, read-only from now on."""
     array.setflags(write=False)
     return array
-
-
-def _decode_integers(x: Floats) -> Floats:
-    rounded: Floats = np.rint(x)
-    return rounded
 
 
 def _decode_checkerboard(x: Floats) -> Floats:
@@ -97,7 +91,7 @@ def _d4_rows() -> Floats:
 
 _HEXAGONAL = np.array([[1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 NAMED = {
-    "Z": NamedLattice(read_only(np.eye(1)), 1 / 12, 0.5, _decode_integers),
+    "Z": NamedLattice(read_only(np.eye(1)), 1 / 12, 0.5, np.rint),
     "A2": NamedLattice(read_only(_HEXAGONAL), 5 / (36 * 3**0.5), 3**-0.5, _decode_hexagonal),
     "D4": NamedLattice(read_only(_d4_rows()), 13 / (120 * 2**0.5), 1.0, _decode_checkerboard),
     "E8": NamedLattice(read_only(_e8_rows()), 929 / 12960, 1.0, _decode_e8),
@@ -167,11 +161,14 @@ class Lattice:
         """
         positions = self._checked_positions("x", x)
         known = NAMED.get(self.name)
-        if known is None:
-            return self._search_nearest(positions)
-        points = known.decode(positions / self.scale)
-        coordinates: Ints = np.rint(points @ known.inverse).astype(np.int64)
-        return coordinates
+        if known is not None:
+            points = known.decode(positions / self.scale)
+            return np.asarray(np.rint(points @ known.inverse), dtype=np.int64)
+        change, rotation, upper = self._search_basis
+        targets = positions.reshape(-1, self.dim) @ rotation
+        found = np.zeros(targets.shape, np.int64)
+        nearest_coordinates(targets, upper, found)
+        return np.asarray((found @ change).reshape(positions.shape))
 
     def dither(self, uniform: Any) -> Floats:
         """Map uniform (..., L) in [0, 1) to vectors uniform on the Voronoi cell.
@@ -182,8 +179,7 @@ class Lattice:
         if (fractions < 0).any() or (fractions >= 1).any():
             raise InvalidInput("uniform has entries outside [0, 1); draw them from [0, 1)")
         positions = fractions @ self.generator
-        reduced: Floats = positions - self.nearest(positions) @ self.generator
-        return reduced
+        return np.asarray(positions - self.nearest(positions) @ self.generator)
 
     def within(self, radius: float, shift: Any) -> Ints:
         """All integer z with |z @ generator + shift| <= radius, in lexicographic order."""
@@ -214,14 +210,6 @@ class Lattice:
         basis, change = reduced_basis(self.generator)
         rotation, upper = lower_triangular_basis(basis)
         return change, rotation, upper
-
-    def _search_nearest(self, positions: Floats) -> Ints:
-        change, rotation, upper = self._search_basis
-        targets = positions.reshape(-1, self.dim) @ rotation
-        found = np.zeros(targets.shape, np.int64)
-        nearest_coordinates(targets, upper, found)
-        coordinates: Ints = (found @ change).reshape(positions.shape)
-        return coordinates
 
 
 def lattice(spec: Any) -> Lattice:
@@ -258,5 +246,4 @@ def _kronecker(count: int, dim: int) -> Floats:
     for _ in range(64):
         root = (1 + root) ** (1 / (dim + 1))
     slopes = root ** -np.arange(1.0, dim + 1)
-    sequence: Floats = np.outer(np.arange(1.0, count + 1), slopes) % 1.0
-    return sequence
+    return np.outer(np.arange(1.0, count + 1), slopes) % 1.0

@@ -20,10 +20,10 @@ from math import gamma, lcm, pi, pow, prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hushbit.checks import Floats, Ints, check_choice, check_finite, check_int, check_positive
 from hushbit.errors import InvalidInput
+from hushbit.kernels import Words64
 from hushbit.kernels.lattice import reduced_basis
 from hushbit.lattice.lattice import Lattice, lattice
 
@@ -302,8 +302,8 @@ def candidate_shifts(lattice: Lattice) -> Iterator[tuple[int, Ints]]:
 
 def squared_norms(lattice: Lattice, points: CosetPoints) -> Floats:
     """|q|^2 of every point."""
-    norms: Floats = np.sum((points.coords @ (lattice.generator / points.modulus)) ** 2, axis=1)
-    return norms
+    positions = points.coords @ (lattice.generator / points.modulus)
+    return np.asarray(np.sum(positions**2, axis=1))
 
 
 def vectors_within(lattice: Lattice, modulus: int, shift: Ints, radius: float) -> CosetPoints:
@@ -348,15 +348,12 @@ def best_point_set(lattice: Lattice, count: int) -> tuple[CosetPoints, float] | 
                 best = points, ratio
         if best is not None:
             return best
-    return _best_in_reduced_basis(lattice, count) if lattice.name == "matrix" else None
-
-
-def _best_in_reduced_basis(lattice: Lattice, count: int) -> tuple[CosetPoints, float] | None:
-    cubic = Lattice("cubic", np.eye(lattice.dim))
-    found = best_point_set(cubic, count)
-    if found is None:
+    if lattice.name != "matrix":
         return None
-    points = CosetPoints(found[0].coords @ reduced_basis(lattice.generator)[1], found[0].modulus)
+    cubic = best_point_set(Lattice("cubic", np.eye(lattice.dim)), count)
+    if cubic is None:
+        return None
+    points = CosetPoints(cubic[0].coords @ reduced_basis(lattice.generator)[1], cubic[0].modulus)
     return points, _hull_ratio(lattice, points)
 
 
@@ -540,7 +537,7 @@ def _nearest_facet(points: Floats, corners: Ints) -> tuple[Floats, float]:
         facets[rows], normals[rows], distances[rows] = added, *planes
 
 
-def _horizon_ridges(facets: Ints, labels: NDArray[np.uint64]) -> Ints:
+def _horizon_ridges(facets: Ints, labels: Words64) -> Ints:
     """Ridges that belong to exactly one of the facets, by sums of random 64-bit vertex labels."""
     dim = facets.shape[1]
     vertex_labels = labels[facets]
@@ -548,8 +545,7 @@ def _horizon_ridges(facets: Ints, labels: NDArray[np.uint64]) -> Ints:
     _, first, times = np.unique(keys, return_index=True, return_counts=True)
     facet, left_out = np.divmod(first[times == 1], dim)
     others = np.array([np.delete(np.arange(dim), i) for i in range(dim)])
-    ridges: Ints = facets[facet[:, None], others[left_out]]
-    return ridges
+    return np.asarray(facets[facet[:, None], others[left_out]])
 
 
 def _planes(points: Floats, facets: Ints, inside: Floats) -> tuple[Floats, Floats]:

@@ -5,10 +5,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hushbit.checks import Floats, Ints, check_choice, check_finite_rows
 from hushbit.errors import HushbitError, InvalidInput
+from hushbit.kernels import Indices
 from hushbit.kernels.lattice import (
     INSIDE,
     NOT_FOUND,
@@ -32,7 +32,7 @@ class SoftAssignment:
     `overloaded` counts the blocks outside the set, which are assigned to the nearest point.
     """
 
-    index: NDArray[np.int32]
+    index: Indices
     weight: Floats
     overloaded: int
 
@@ -95,11 +95,11 @@ class Quantizer:
             raise InvalidInput(f"{self.rounding} rounding takes no dither; leave it out")
         if self.rounding == "nearest":
             return self._nearest_assignment(rows)
-        return (
-            self._scalar_assignment(rows) if self.points.dim == 1 else self._cell_assignment(rows)
-        )
+        if self.points.dim == 1:
+            return self._scalar_assignment(rows)
+        return self._cell_assignment(rows)
 
-    def nearest(self, blocks: Any) -> NDArray[np.int32]:
+    def nearest(self, blocks: Any) -> Indices:
         """Index of the point of the set nearest to each block; the lowest index on a tie."""
         rows = check_finite_rows("blocks", blocks, self.points.dim)
         radius = self.points.radius
@@ -143,7 +143,7 @@ class Quantizer:
         unit, costs, start, inverse = self._delaunay
         shape = (len(rows), self.points.dim + 1)
         index, weight = np.empty(shape, np.int32), np.empty(shape)
-        status = np.empty(len(rows), np.int8)
+        status = np.empty(len(rows), np.uint8)
         limit = 2 * self.points.radius
         scaled = np.clip(rows, -limit, limit) / self.points.radius
         # Nothing beyond the radius is in the hull: do not spend pivots on it.
@@ -152,23 +152,12 @@ class Quantizer:
         delaunay_corners(unit, costs, start, inverse, scaled, index, weight, status)
         if (status == NOT_FOUND).any():
             raise HushbitError("the search for a Delaunay cell did not end: report these points")
-        return self._saturated(rows, index, weight, far | (status == OUTSIDE))
-
-    def _saturated(
-        self,
-        rows: Floats,
-        index: Ints | NDArray[np.int32],
-        weight: Floats,
-        outside: NDArray[np.bool_],
-    ) -> SoftAssignment:
-        """Assign the blocks outside the hull to their nearest points, and count them."""
-        index = index.astype(np.int32, copy=False)
-        count = int(outside.sum())
-        if count:
+        outside = far | (status == OUTSIDE)
+        if outside.any():
             index[outside] = self.nearest(rows[outside])[:, None]
             weight[outside] = 0.0
             weight[outside, 0] = 1.0
-        return SoftAssignment(index, weight, count)
+        return SoftAssignment(index, weight, int(outside.sum()))
 
     def _nearest_assignment(self, rows: Floats) -> SoftAssignment:
         """The lattice decoder where its point is in the set, otherwise a search of all N points."""
@@ -219,7 +208,7 @@ class Quantizer:
         costs = perturbed_costs(unit)
         simplex = first_simplex(unit, costs)
         index = np.empty((1, len(simplex)), np.int32)
-        status = np.empty(1, np.int8)
+        status = np.empty(1, np.uint8)
         origin, weight = np.zeros((1, self.points.dim)), np.empty((1, len(simplex)))
         inverse = basis_inverse(unit, simplex)
         delaunay_corners(unit, costs, simplex, inverse, origin, index, weight, status)

@@ -63,7 +63,12 @@ def calibrate(
     if not isinstance(rotate, bool):
         raise InvalidInput(f"rotate must be True or False; got {rotate!r}")
     clip = None if clip is None else check_scale("clip", clip)
-    radius = _default_radius(dim, clip, rotate) if radius is None else check_scale("radius", radius)
+    if radius is not None:
+        radius = check_scale("radius", radius)
+    elif clip is None:
+        raise InvalidInput("calibrate needs a radius for the entries or an l2 clip for the update")
+    else:
+        radius = rotated_radius(dim, clip) if rotate else clip
     made: Mechanism
     if delta == 0:
         report = min(best_subset(total), dim)
@@ -84,12 +89,6 @@ def rotated_radius(dim: int, clip: float) -> float:
     rows = min(MAX_BLOCK, 1 << (check_int("dim", dim, 1).bit_length() - 1))
     reach = math.sqrt(2 * math.log(2 * dim / CLIP_PROBABILITY) / rows)
     return check_scale("clip", clip) * min(1.0, reach)
-
-
-def _default_radius(dim: int, clip: float | None, rotate: bool) -> float:
-    if clip is None:
-        raise InvalidInput("calibrate needs a radius for the entries or an l2 clip for the update")
-    return rotated_radius(dim, clip) if rotate else clip
 
 
 def _share(total: float, bits: int) -> float:

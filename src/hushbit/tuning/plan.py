@@ -48,21 +48,19 @@ class Assumptions:
     def lines(self) -> list[str]:
         """The assumptions in words."""
         ratio = self.signal / self.radius
-        return [
+        lines = [
             f"no entry beyond radius {self.radius:g}, no update beyond l2 norm {self.clip:g}",
             f"rms of an entry: {self.signal:g} in the mean update ({ratio:g} radii), "
             f"{self.user_rms:g} in a user's",
             f"each user takes part in {self.rounds} of {self.rounds} rounds",
-            *self._clip_lines(),
         ]
-
-    def _clip_lines(self) -> list[str]:
-        if self.clip_factor == 1:
-            return []
-        return [
-            f"the clip scales updates down to {self.clip_factor:.1%}; the SNR refers to the mean "
-            "of the clipped updates, which is smaller than the true mean by the same factor"
-        ]
+        if self.clip_factor != 1:
+            lines.append(
+                f"the clip scales updates down to {self.clip_factor:.1%}; the SNR refers to the "
+                "mean of the clipped updates, which is smaller than the true mean by the same "
+                "factor"
+            )
+        return lines
 
 
 @dataclass(frozen=True)
@@ -146,6 +144,8 @@ def plan(
     user_rms = signal if user_rms is None else _check_rms("user_rms", user_rms)
     if user_rms < signal:
         raise InvalidInput(f"user_rms must be at least signal = {signal}; got {user_rms}")
+    if snr_db is not None and abs(check_float("snr_db", snr_db)) > 200:
+        raise InvalidInput(f"snr_db must lie between -200 and 200; got {snr_db!r}")
     unclipped = radius * user_rms * math.sqrt(dim)
     clip = unclipped if clip is None else check_positive("clip", clip)
     clip_factor = min(1.0, clip / unclipped)
@@ -158,7 +158,7 @@ def plan(
         user_rms=radius * (user_rms * clip_factor),
         rounds=check_int("rounds", rounds, 1),
         delta=DELTA,
-        snr_db=None if snr_db is None else _check_snr_db(snr_db),
+        snr_db=None if snr_db is None else float(snr_db),
         clip_factor=clip_factor,
     )
     k = check_int("k", k, 1, 2048)
@@ -166,19 +166,13 @@ def plan(
         raise InvalidInput("plan needs either epsilon_per_bit, or epsilon together with delta")
     if epsilon_per_bit is not None:
         per_bit = check_positive("epsilon_per_bit", epsilon_per_bit, infinite=True)
-        made = _per_bit(assumed, per_bit, k, 1.0 if bits_per_entry is None else bits_per_entry)
+        number = 1.0 if bits_per_entry is None else bits_per_entry
+        name, chosen = _least_noise(assumed, per_bit, k, number)
+        made = [(name, chosen, _least_noise(assumed, per_bit, 1, number)[1])]
     else:
         assumed, made = _per_message(assumed, epsilon, delta, k, bits_per_entry)
     options = [_option(assumed, name, mechanism, base) for name, mechanism, base in made]
     return Plan(assumed, tuple(sorted(options, key=lambda option: -option.snr_db)))
-
-
-def _per_bit(
-    assumed: Assumptions, per_bit: float, k: int, bits_per_entry: float
-) -> list[tuple[str, Mechanism, Mechanism]]:
-    """The mechanism for a budget per bit, with its name and the same mechanism for k = 1."""
-    name, chosen = _least_noise(assumed, per_bit, k, bits_per_entry)
-    return [(name, chosen, _least_noise(assumed, per_bit, 1, bits_per_entry)[1])]
 
 
 def _least_noise(
@@ -263,12 +257,6 @@ def _option(assumed: Assumptions, name: str, mechanism: Mechanism, base: Mechani
 
 def _decibels(ratio: float) -> float:
     return 10 * math.log10(ratio) if ratio > 0 else -math.inf
-
-
-def _check_snr_db(snr_db: float) -> float:
-    if abs(check_float("snr_db", snr_db)) > 200:
-        raise InvalidInput(f"snr_db must lie between -200 and 200; got {snr_db!r}")
-    return float(snr_db)
 
 
 def _check_rms(name: str, value: float) -> float:
