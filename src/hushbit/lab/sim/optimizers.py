@@ -6,10 +6,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hushbit.checks import check_choice, check_float, check_positive
+from hushbit.checks import check_choice, check_float
 from hushbit.errors import InvalidInput
 
 LocalState = dict[str, Tensor]
+ADAM_BETAS = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
 
 
@@ -25,9 +26,6 @@ class ConstantRate:
     """The same rate in every step."""
 
     rate: float
-
-    def __post_init__(self) -> None:
-        check_positive("rate", self.rate)
 
     def at(self, step: int) -> float:
         """Return the rate of one step.
@@ -45,10 +43,6 @@ class DecayingRate:
     scale: float
     offset: float
 
-    def __post_init__(self) -> None:
-        check_positive("scale", self.scale)
-        check_positive("offset", self.offset)
-
     def at(self, step: int) -> float:
         """Return the rate of one step."""
         return self.scale / (step + self.offset)
@@ -63,20 +57,14 @@ class Optimizer:
 
     kind: str = "sgd"
     momentum: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
     keep_state: bool = False
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.kind, ("sgd", "adam"))
-        if len(self.betas) != 2:
-            raise InvalidInput(f"betas must be two numbers; got {self.betas!r}")
-        for name, value in (("momentum", self.momentum), *(("beta", b) for b in self.betas)):
-            if not 0.0 <= check_float(name, value) < 1.0:
-                raise InvalidInput(f"{name} must lie in [0, 1); got {value}")
+        if not 0.0 <= check_float("momentum", self.momentum) < 1.0:
+            raise InvalidInput(f"momentum must lie in [0, 1); got {self.momentum}")
         if self.kind == "adam" and self.momentum:
-            raise InvalidInput("momentum applies to sgd only; adam has betas")
-        if not isinstance(self.keep_state, bool):
-            raise InvalidInput(f"keep_state must be True or False; got {self.keep_state!r}")
+            raise InvalidInput("momentum applies to sgd only; leave it out for adam")
 
     def widths(self, dim: int) -> dict[str, int]:
         """Return the state arrays that one user needs, name to length."""
@@ -102,7 +90,7 @@ class Optimizer:
         return torch.add(weights, direction, alpha=-rate, out=gradient)
 
     def _adam(self, weights: Tensor, gradient: Tensor, state: LocalState, rate: float) -> Tensor:
-        first_beta, second_beta = self.betas
+        first_beta, second_beta = ADAM_BETAS
         count = state["count"].add_(1.0)
         first = state["first"].mul_(first_beta).add_(gradient, alpha=1.0 - first_beta)
         second = state["second"].mul_(second_beta)

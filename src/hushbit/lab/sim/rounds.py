@@ -45,6 +45,7 @@ from hushbit.lab.sim.defences import (
     store_state,
 )
 from hushbit.lab.sim.metrics import Distortion, add_rows, distortion
+from hushbit.lab.sim.server_steps import include_model, start_average
 from hushbit.lab.sim.setup import Setup
 from hushbit.lab.sim.training import (
     LocalChunk,
@@ -329,7 +330,7 @@ def initial_state(setup: Setup) -> RunState:
         params=params,
         server=setup.server.start(setup.model.dim),
         local=fresh_state(setup.model, setup.federation, setup.local),
-        average=setup.average.start(setup.model.dim) if setup.average else {},
+        average=start_average(setup.model.dim) if setup.settings.average_weights else {},
         tuning=setup.mechanism.state,
         defence=defence_arrays(setup.settings, setup.federation.users, params),
     )
@@ -468,7 +469,7 @@ def one_round(
     clock, users = made.clock, made.users.size
     with clock.phase("step"):
         params, server = setup.server.step(before, made.estimate.mean, state.server)
-        average = setup.average.include(params, state.average) if setup.average else {}
+        average = include_model(params, state.average) if state.average else {}
     result = RoundResult(
         number=state.round + 1,
         users=users,
@@ -498,7 +499,7 @@ def one_round(
 
 
 def _score(setup: Setup, state: RunState, result: RoundResult) -> None:
-    params = setup.average.params(state.average) if setup.average else state.params
+    params = state.average["average"].astype(np.float32) if state.average else state.params
     if not np.isfinite(params).all():
         raise NotFinite(
             f"the model is no longer finite after round {result.number}: lower --rate or --radius"

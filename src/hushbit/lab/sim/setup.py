@@ -23,7 +23,7 @@ from hushbit.lab.sim.defences import check_defence
 from hushbit.lab.sim.models import Model, build_model
 from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Parts
-from hushbit.lab.sim.server_steps import ServerStep, WeightAverage, server_step
+from hushbit.lab.sim.server_steps import ServerStep, server_step
 from hushbit.lab.sim.settings import FIELDS, Settings
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates
 from hushbit.mechanism import Mechanism
@@ -232,7 +232,6 @@ class Setup:
     mechanism: Mechanism
     local: LocalSettings
     server: ServerStep
-    average: WeightAverage | None
     attackers: NDArray[np.bool_]
     secret: bytes
     ballots: Path | None = None
@@ -274,8 +273,7 @@ def build_setup(
         model=model,
         mechanism=mechanism,
         local=local,
-        server=_server(settings),
-        average=WeightAverage() if settings.average_weights else None,
+        server=server_step(settings.server_name, settings.server_rate, settings.server_momentum),
         attackers=attackers,
         secret=simulation_secret(settings.seed),
     )
@@ -318,11 +316,3 @@ def _rate(settings: Settings) -> Rate:
         return ConstantRate(settings.local_rate)
     offset = float(DECAY_ROUNDS * settings.steps)
     return DecayingRate(settings.local_rate * offset, offset)
-
-
-def _server(settings: Settings) -> ServerStep:
-    if settings.server_momentum is None:
-        return server_step(settings.server_name, settings.server_rate)
-    if settings.server_name != "momentum":
-        raise InvalidInput("--server-momentum applies to --server momentum only; leave it out")
-    return server_step("momentum", settings.server_rate, momentum=settings.server_momentum)
