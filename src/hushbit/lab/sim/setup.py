@@ -293,11 +293,13 @@ def _parts(
     settings: Settings, data: Dataset, training: NDArray[np.int64], rng: np.random.Generator
 ) -> Parts:
     labels, users = data.train_y[training], settings.users
+    parts: Parts
     if settings.partition == "per-user":
-        parts: Parts = partition.same_size_parts(
+        table = partition.same_size_parts(
             labels, users, rng, settings.samples_per_user, settings.replace
         )
-    elif settings.partition == "iid":
+        return partition.narrow_dtype(training)[table]
+    if settings.partition == "iid":
         parts = partition.iid(labels, users, rng)
     elif settings.partition == "dirichlet":
         parts = partition.dirichlet(labels, users, rng, settings.alpha)
@@ -305,9 +307,7 @@ def _parts(
         parts = partition.shards(labels, users, rng, settings.shards_per_user)
     else:
         assert data.train_writers is not None
-        parts = partition.by_writer(data.train_writers[training], rng, users)
-    if isinstance(parts, np.ndarray):
-        return partition.narrow_dtype(training)[parts]
+        parts = partition.by_writer(data.train_writers[training], users, rng)
     return [training[part] for part in parts]
 
 
