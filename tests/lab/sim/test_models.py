@@ -169,10 +169,6 @@ def test_wrong_weights_files_raise(tmp_path) -> None:
     ("name", "shape", "classes", "words"),
     [
         ("vgg", MNIST, 10, "linear, mlp"),
-        ("linear", (28, 28), 10, "channels, height, width"),
-        ("linear", (1, 0, 28), 10, "at least 1"),
-        ("linear", MNIST, True, "classes"),
-        ("linear", MNIST, 1, "classes"),
         ("cnn2", DIGITS, 10, "too small"),
         ("cnn3", DIGITS, 10, "too small"),
     ],

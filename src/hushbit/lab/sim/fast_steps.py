@@ -88,21 +88,10 @@ def linear_sgd_update(
     pixels = batch.pixels()
     x = torch.from_numpy(pixels.reshape(-1, *model.input_shape))
     logits = model.apply(start, x).reshape(*batch.labels.shape, -1).numpy()
-    weights = start.numpy()
+    given = (pixels, logits, batch.labels, batch.present, start.numpy(), np.float32(rate))
 
     def run(first: int, last: int) -> None:
-        step_linear_users(
-            pixels,
-            logits,
-            batch.labels,
-            batch.present,
-            weights,
-            np.float32(rate),
-            first,
-            last,
-            updates,
-            losses,
-        )
+        step_linear_users(*given, first, last, updates, losses)
 
     parallel_for(run, len(updates))
 
@@ -182,8 +171,8 @@ def momentum_update(
     model: Model,
     start: Tensor,
     batch: TileBatch,
-    momentum: float,
     rate: float,
+    momentum: float,
     users: Indices,
     velocity: Floats,
     updates: Floats,
@@ -195,25 +184,13 @@ def momentum_update(
     All users start from the weights `start`; `velocity` has one row per user of the federation.
     """
     inputs, gradients, loss = layer_gradients(model, start, batch)
-    weights = start.numpy()
     losses[:] = loss[: len(losses)]
+    begins = [slot.start for slot in model.shapes[::2]]
+    given = (start.numpy(), np.float32(momentum), np.float32(rate), users, velocity)
 
     def run(first: int, last: int) -> None:
-        for layer, (x, gradient) in enumerate(zip(inputs, gradients, strict=True)):
-            update_layer(
-                x,
-                gradient,
-                weights,
-                model.shapes[2 * layer].start,
-                np.float32(momentum),
-                np.float32(rate),
-                users,
-                velocity,
-                first,
-                last,
-                updates,
-                after,
-            )
+        for x, gradient, begin in zip(inputs, gradients, begins, strict=True):
+            update_layer(x, gradient, begin, *given, first, last, updates, after)
 
     parallel_for(run, len(updates))
 
@@ -251,8 +228,8 @@ def layer_gradients(
 def update_layer(
     x: Floats,
     output_gradients: Floats,
-    start: Floats,
     begin: int,
+    start: Floats,
     momentum: float,
     rate: float,
     users: Indices,

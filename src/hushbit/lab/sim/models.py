@@ -127,9 +127,6 @@ def _is_norm_bias(name: str) -> bool:
     return name.endswith(".bias") and ("bn" in name or "downsample.1" in name)
 
 
-MODEL_NAMES = ("linear", "mlp", "cnn2", "cnn3", "resnet18")
-CNN3_DROPOUT = 0.2
-
 Tensors = Mapping[str, Tensor]
 Forward = Callable[[Tensors, Tensor, Sequence[Tensor], Tensor | None], Tensor]
 
@@ -205,9 +202,31 @@ class Model:
         return self.forward(self.tensors(flat), x, masks, present)
 
 
+Layout = list[tuple[str, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """Widths of hidden dense layers, and channels, kernel side and dropout of convolutions."""
+
+    dense: tuple[int, ...] = ()
+    channels: tuple[int, ...] = ()
+    kernel: int = 0
+    dropout: float = 0.0
+
+
+STACKS = {
+    "linear": StackPlan(),
+    "mlp": StackPlan((32, 16)),
+    "cnn2": StackPlan((50,), (6, 6), 5),
+    "cnn3": StackPlan((128, 64, 32), (32, 64, 128), 3, dropout=0.2),
+}
+MODEL_NAMES = (*STACKS, "resnet18")
+
+
 def build_model(
     name: str,
-    input_shape: Sequence[int],
+    input_shape: tuple[int, int, int],
     classes: int,
     weights_file: str | Path | None = None,
 ) -> Model:
@@ -216,45 +235,17 @@ def build_model(
     >>> build_model("linear", (1, 28, 28), 10).dim
     7850
     """
-    shape = _image_shape(input_shape)
-    classes = check_int("classes", classes, 2)
     check_choice("model", name, MODEL_NAMES)
-    if weights_file is not None and name != "resnet18":
-        raise InvalidInput(f"a weights file applies to resnet18 only, not {name!r}; leave it out")
     if name == "resnet18":
-        return _resnet18(shape, classes, weights_file)
-    layout, forward, masks = {"linear": _linear, "mlp": _mlp, "cnn2": _cnn2, "cnn3": _cnn3}[name](
-        shape, classes
-    )
-    rate = CNN3_DROPOUT if masks else 0.0
-    return Model(name, shape, classes, _slots(layout), forward, masks, rate)
-
-
-Layout = list[tuple[str, tuple[int, ...]]]
-Masks = tuple[tuple[int, ...], ...]
-Blueprint = tuple[Layout, Forward, Masks]
-
-
-def _linear(shape: tuple[int, int, int], classes: int) -> Blueprint:
-    return _dense_layout((math.prod(shape), classes)), partial(_stack, 0, 0.0), ()
-
-
-def _mlp(shape: tuple[int, int, int], classes: int) -> Blueprint:
-    return _dense_layout((math.prod(shape), 32, 16, classes)), partial(_stack, 0, 0.0), ()
-
-
-def _cnn2(shape: tuple[int, int, int], classes: int) -> Blueprint:
-    layout, sides = _conv_layout("cnn2", shape, (6, 6), kernel=5)
-    layout += _dense_layout((6 * sides[-1][0] * sides[-1][1], 50, classes))
-    return layout, partial(_stack, 2, 0.0), ()
-
-
-def _cnn3(shape: tuple[int, int, int], classes: int) -> Blueprint:
-    channels = (32, 64, 128)
-    layout, sides = _conv_layout("cnn3", shape, channels, kernel=3)
-    layout += _dense_layout((128 * sides[-1][0] * sides[-1][1], 128, 64, 32, classes))
-    masks = tuple((*side, depth) for side, depth in zip(sides, channels, strict=True))
-    return layout, partial(_stack, 3, CNN3_DROPOUT), masks
+        return _resnet18(input_shape, classes, weights_file)
+    if weights_file is not None:
+        raise InvalidInput(f"a weights file applies to resnet18 only, not {name!r}; leave it out")
+    plan = STACKS[name]
+    layout, (depth, height, width), masks = _conv_layout(name, input_shape, plan)
+    layout += _dense_layout((depth * height * width, *plan.dense, classes))
+    forward = partial(_stack, len(plan.channels), plan.dropout)
+    masks = masks if plan.dropout else ()
+    return Model(name, input_shape, classes, _slots(layout), forward, masks, plan.dropout)
 
 
 def _resnet18(shape: tuple[int, int, int], classes: int, weights_file: str | Path | None) -> Model:
@@ -306,25 +297,23 @@ def _dense_layout(widths: Sequence[int]) -> Layout:
 
 
 def _conv_layout(
-    name: str, shape: tuple[int, int, int], channels: Sequence[int], kernel: int
-) -> tuple[Layout, list[tuple[int, int]]]:
-    """Return the tensors of the convolutions and the image sides after each pooling."""
-    depth, height, width = shape
+    name: str, shape: tuple[int, int, int], plan: StackPlan
+) -> tuple[Layout, tuple[int, int, int], tuple[tuple[int, ...], ...]]:
+    """Return the tensors of the convolutions, the shape of their output, and that of masks."""
     layout: Layout = []
-    sides: list[tuple[int, int]] = []
-    for block, wider in enumerate(channels, start=1):
-        height, width = output_size(height, kernel) // 2, output_size(width, kernel) // 2
+    masks = []
+    depth, height, width = shape
+    for block, wider in enumerate(plan.channels, start=1):
+        height, width = (output_size(side, plan.kernel) // 2 for side in (height, width))
         if min(height, width) < 1:
             raise InvalidInput(
                 f"images of {shape[1]}x{shape[2]} are too small for {name}; use linear or mlp"
             )
-        layout += [
-            (f"conv{block}.weight", (wider, depth, kernel, kernel)),
-            (f"conv{block}.bias", (wider,)),
-        ]
-        sides.append((height, width))
+        weight = (wider, depth, plan.kernel, plan.kernel)
+        layout += [(f"conv{block}.weight", weight), (f"conv{block}.bias", (wider,))]
+        masks.append((height, width, wider))
         depth = wider
-    return layout, sides
+    return layout, (depth, height, width), tuple(masks)
 
 
 def _slots(layout: Layout) -> tuple[TensorSlot, ...]:
@@ -349,22 +338,8 @@ def _initial_values(
     return rng.uniform(-bound, bound, slot.shape).astype(np.float32)
 
 
-def _image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
-    sizes = tuple(input_shape)
-    if len(sizes) != 3:
-        raise InvalidInput(f"input_shape must be (channels, height, width); got {sizes}")
-    channels, height, width = (check_int("input_shape entry", size, 1) for size in sizes)
-    return channels, height, width
-
-
-def flat_tensor(model: Model, params: NDArray[np.float32]) -> Tensor:
-    """Check a parameter vector (float32, finite, length dim) and copy it to torch."""
-    vector = np.asarray(params)
-    if vector.shape != (model.dim,) or vector.dtype != np.float32:
-        raise InvalidInput(
-            f"params have shape {vector.shape} and type {vector.dtype}; "
-            f"{model.name} needs float32 of shape ({model.dim},)"
-        )
-    if not np.isfinite(vector).all():
+def flat_tensor(params: NDArray[np.float32]) -> Tensor:
+    """Copy a parameter vector to torch; every entry must be finite."""
+    if not np.isfinite(params).all():
         raise NotFinite("params hold NaN or infinite values; resume from a checkpoint")
-    return torch.tensor(vector)
+    return torch.tensor(params)

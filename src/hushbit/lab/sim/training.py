@@ -24,8 +24,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hushbit.checks import check_int, check_positive
-from hushbit.errors import InvalidInput, NotFinite
+from hushbit.errors import NotFinite
 from hushbit.lab.sim import fast_steps
 from hushbit.lab.sim.models import Model, flat_tensor
 from hushbit.lab.sim.optimizers import LocalState, Optimizer, Rate
@@ -59,11 +58,6 @@ class LocalSettings:
     batch_size: int = 16
     optimizer: Optimizer = field(default_factory=Optimizer)
     memory_mb: float = 16.0
-
-    def __post_init__(self) -> None:
-        check_int("steps", self.steps, 1)
-        check_int("batch_size", self.batch_size, 1)
-        check_positive("memory_mb", self.memory_mb)
 
 
 class LocalChunk(NamedTuple):
@@ -103,20 +97,11 @@ def local_updates(
     Chunks follow ascending user number. `state` holds one row per user of the federation (see
     `fresh_state`) and is only read; `store_rows` stores the rows that a chunk returns.
     """
-    start = flat_tensor(model, params)
-    chosen = check_users(users, federation)
-    check_data(model, federation)
-    job = _Job(
-        model,
-        start,
-        federation,
-        settings,
-        batch=max(1, min(settings.batch_size, federation.largest)),
-        first_step=check_int("round_number", round_number, 0) * settings.steps,
-    )
-    seeds = batch_seeds(check_int("seed", seed, 0), round_number, chosen)
-    rows = check_local_state(federation, settings.optimizer, model.dim, state)
-    return _chunks(job, chosen, seeds, rows, round_number)
+    batch = max(1, min(settings.batch_size, federation.largest))
+    job = _Job(model, flat_tensor(params), federation, settings, batch, round_number)
+    chosen = np.sort(users)
+    seeds = batch_seeds(seed, round_number, chosen)
+    return _chunks(job, chosen, seeds, state or {})
 
 
 def fresh_state(model: Model, federation: Federation, settings: LocalSettings) -> StateRows:
@@ -149,9 +134,7 @@ def evaluate(
     model: Model, params: Floats, images: NDArray[np.uint8], labels: NDArray[Any]
 ) -> Score:
     """Return accuracy and mean loss over a set of images, without dropout."""
-    flat = flat_tensor(model, params)
-    if len(images) == 0 or len(images) != len(labels):
-        raise InvalidInput(f"{len(images)} images for {len(labels)} labels; give one label each")
+    flat = flat_tensor(params)
     correct, total = 0, 0.0
     with torch.inference_mode():
         for begin in range(0, len(images), EVALUATION_BATCH):
@@ -167,54 +150,6 @@ def evaluate(
 def normalised(images: NDArray[np.uint8]) -> Tensor:
     """Convert bytes to float32 in [-1, 1]: (x / 255 - 0.5) / 0.5."""
     return torch.from_numpy(images.astype(np.float32)).sub_(127.5).div_(127.5)
-
-
-def check_users(users: Indices, federation: Federation) -> Indices:
-    """Return the user numbers in ascending order; each must exist and occur once."""
-    chosen = np.asarray(users)
-    if chosen.ndim != 1 or chosen.size == 0 or chosen.dtype.kind not in "iu":
-        raise InvalidInput(
-            f"users have shape {chosen.shape} and type {chosen.dtype}; give a list of user numbers"
-        )
-    chosen = np.sort(chosen.astype(np.int64))
-    if chosen[0] < 0 or chosen[-1] >= federation.users:
-        raise InvalidInput(f"users must lie in 0..{federation.users - 1}; got {chosen[[0, -1]]}")
-    if (np.diff(chosen) == 0).any():
-        raise InvalidInput("a user is named twice; name each user at most once per round")
-    return chosen
-
-
-def check_data(model: Model, federation: Federation) -> None:
-    """Raise for images or labels that the model was not built for."""
-    shape = federation.images.shape[1:]
-    if shape != model.input_shape:
-        raise InvalidInput(
-            f"images have shape {shape}; {model.name} was built for {model.input_shape}"
-        )
-    if not 0 <= federation.labels.min() <= federation.labels.max() < model.classes:
-        raise InvalidInput(
-            f"labels must lie in 0..{model.classes - 1}; build the model for more classes"
-        )
-    if len(federation.members) == 0:
-        raise InvalidInput("no user holds a sample; partition the data set again")
-
-
-def check_local_state(
-    federation: Federation, optimizer: Optimizer, dim: int, state: Mapping[str, Floats] | None
-) -> Mapping[str, Floats]:
-    """Return the kept optimizer state, one row per user; empty if none is kept."""
-    if not optimizer.keep_state:
-        return {}
-    widths = optimizer.widths(dim)
-    if state is None and widths:
-        raise InvalidInput("the optimizer keeps its state between rounds; pass fresh_state(...)")
-    for name, width in widths.items():
-        rows = None if state is None else state.get(name)
-        if rows is None or rows.shape != (federation.users, width) or rows.dtype != np.float32:
-            raise InvalidInput(
-                f"state {name!r} must be float32 of shape ({federation.users}, {width})"
-            )
-    return {} if state is None else {name: state[name] for name in widths}
 
 
 class Batch(NamedTuple):
@@ -348,7 +283,11 @@ class _Job:
     federation: Federation
     settings: LocalSettings
     batch: int
-    first_step: int
+    round_number: int
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step of this round."""
+        return self.settings.rate.at(self.round_number * self.settings.steps + step)
 
     def gradients(
         self, weights: Tensor, x: Tensor, y: Tensor, present: Tensor, masks: tuple[Tensor, ...]
@@ -379,23 +318,18 @@ class _Job:
 
 
 def _chunks(
-    job: _Job, users: Indices, seeds: Seeds, state: Mapping[str, Floats], round_number: int
+    job: _Job, users: Indices, seeds: Seeds, state: Mapping[str, Floats]
 ) -> Iterator[LocalChunk]:
     tile = tile_size(job.model, job.batch)
     row_bytes = 4 * (job.model.dim + sum(rows.shape[1] for rows in state.values()))
     tiles_in_chunk = max(1, int(job.settings.memory_mb * 2**20 / (row_bytes * tile)))
     for begin in range(0, len(users), tiles_in_chunk * tile):
         part = slice(begin, begin + tiles_in_chunk * tile)
-        yield _chunk(job, users[part], seeds[part], state, tile, round_number)
+        yield _chunk(job, users[part], seeds[part], state, tile)
 
 
 def _chunk(
-    job: _Job,
-    users: Indices,
-    seeds: Seeds,
-    state: Mapping[str, Floats],
-    tile: int,
-    round_number: int,
+    job: _Job, users: Indices, seeds: Seeds, state: Mapping[str, Floats], tile: int
 ) -> LocalChunk:
     chunk = LocalChunk(
         users,
@@ -405,54 +339,38 @@ def _chunk(
     )
     kind = (job.model, job.settings.steps, job.settings.optimizer)
     linear_sgd = fast_steps.supports_linear_sgd(*kind)
-    if linear_sgd:
-        train_tile = _linear_sgd_tile
-    elif state and fast_steps.supports_momentum_step(*kind):
-        train_tile = _momentum_tile
-    else:
-        train_tile = _general_tile
+    momentum = bool(state) and fast_steps.supports_momentum_step(*kind)
+    train_tile = _fast_tile if linear_sgd or momentum else _general_tile
     for begin in range(0, len(users), tile):
         padded = np.minimum(np.arange(begin, begin + tile), len(users) - 1)
         out = chunk.part(slice(begin, begin + tile))
         train_tile(job, users[padded], seeds[padded], state, out)
     if not (
         linear_sgd
-        and fast_steps.weights_stay_finite(job.start, job.settings.rate.at(job.first_step))
+        and fast_steps.weights_stay_finite(job.start, job.rate(0))
         and np.isfinite(chunk.losses).all()
     ):
-        _check_finite(chunk, round_number)
+        _check_finite(chunk, job.round_number)
     return chunk
 
 
-def _linear_sgd_tile(
+def _fast_tile(
     job: _Job, users: Indices, seeds: Seeds, state: Mapping[str, Floats], out: LocalChunk
 ) -> None:
-    rate = job.settings.rate.at(job.first_step)
-    batch = _tile_batch(job, users, seeds)
-    fast_steps.linear_sgd_update(job.model, job.start, batch, rate, out.updates, out.losses)
-
-
-def _momentum_tile(
-    job: _Job, users: Indices, seeds: Seeds, state: Mapping[str, Floats], out: LocalChunk
-) -> None:
-    fast_steps.momentum_update(
-        job.model,
-        job.start,
-        _tile_batch(job, users, seeds),
-        job.settings.optimizer.momentum,
-        job.settings.rate.at(job.first_step),
-        out.users,
-        state["velocity"],
-        out.updates,
-        out.state["velocity"],
-        out.losses,
-    )
-
-
-def _tile_batch(job: _Job, users: Indices, seeds: Seeds) -> fast_steps.TileBatch:
+    """Run the only local step of one tile by `fast_steps`."""
     rows, present = draw_batch(job.federation, users, seeds, 0, job.batch)
     labels = job.federation.labels[rows]
-    return fast_steps.TileBatch(job.federation.images, rows, labels, present)
+    batch = fast_steps.TileBatch(job.federation.images, rows, labels, present)
+    start = (job.model, job.start, batch, job.rate(0))
+    if not state:
+        fast_steps.linear_sgd_update(*start, out.updates, out.losses)
+        return
+    momentum, before, after = (
+        job.settings.optimizer.momentum,
+        state["velocity"],
+        out.state["velocity"],
+    )
+    fast_steps.momentum_update(*start, momentum, out.users, before, out.updates, after, out.losses)
 
 
 def _general_tile(
@@ -474,8 +392,7 @@ def _general_tile(
         gradient, loss = job.gradients(
             weights, x, torch.from_numpy(y), torch.from_numpy(present), masks
         )
-        rate = settings.rate.at(job.first_step + step)
-        weights = settings.optimizer.advance(weights, gradient, own, rate)
+        weights = settings.optimizer.advance(weights, gradient, own, job.rate(step))
         total += loss
     length = len(out.users)
     torch.sub(weights[:length], job.start, out=torch.from_numpy(out.updates))
