@@ -40,6 +40,13 @@ from hushbit.lab.sim.setup import build_setup
 from hushbit.wire.coins import SimulationCoins
 
 
+def moments(law: VoteLaw) -> tuple[Fraction, Fraction]:
+    """E[t] and Var(t)."""
+    pairs = list(zip(law.values, law.probabilities, strict=True))
+    mean = sum((v * p for v, p in pairs), Fraction(0))
+    return mean, sum((v * v * p for v, p in pairs), Fraction(0)) - mean**2
+
+
 @pytest.mark.parametrize("points", range(2, 8))
 @pytest.mark.parametrize("epsilon", [0.5, math.inf])
 def test_moments_are_those_of_the_estimator(points, epsilon):
@@ -50,16 +57,15 @@ def test_moments_are_those_of_the_estimator(points, epsilon):
     *laws, attacker = vote_laws(points, epsilon)
     for place, law in zip(places, laws, strict=True):
         assert sum(law.probabilities) == 1
-        assert law.mean == beta * (1 - rho) * place
-        assert law.variance == (1 - rho) * energy - law.mean**2
-    assert attacker.mean == 0
-    assert attacker.variance == (1 - rho) * energy
+        mean = beta * (1 - rho) * place
+        assert moments(law) == (mean, (1 - rho) * energy - mean**2)
+    assert moments(attacker) == (0, (1 - rho) * energy)
 
 
 def test_published_gain():
-    top = vote_laws(3, 0.5)[2]
-    assert float(top.mean) == pytest.approx(0.3266, abs=1e-4)
-    assert float(top.variance) == pytest.approx(2.560, abs=1e-3)
+    mean, variance = moments(vote_laws(3, 0.5)[2])
+    assert float(mean) == pytest.approx(0.3266, abs=1e-4)
+    assert float(variance) == pytest.approx(2.560, abs=1e-3)
     assert vote_laws(3, math.inf)[2] == VoteLaw((-2, 0, 2), (0, Fraction(1, 3), Fraction(2, 3)))
 
 
@@ -72,12 +78,6 @@ def test_one_user_has_the_exact_distribution():
         p = float(chance)
         # 6 standard errors: fails by chance less than once in 10^8.
         assert abs((drawn == value).mean() - p) < 6 * math.sqrt(p * (1 - p) / drawn.size)
-
-
-@pytest.mark.parametrize("counts", [np.zeros(3, np.int64), np.full((2, 2), -1), np.ones((9, 2))])
-def test_counts_that_do_not_fit_are_refused(counts):
-    with pytest.raises(InvalidInput):
-        draw_tally(counts, vote_laws(3, 1.0), np.random.default_rng(0))
 
 
 def _authors(**options):

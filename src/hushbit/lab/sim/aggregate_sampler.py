@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,29 +51,16 @@ from hushbit.tally.estimate import Estimate
 from hushbit.wire.keys import RoundKey
 
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+Updates = NDArray[np.float32]
 
 
-@dataclass(frozen=True)
-class VoteLaw:
+class VoteLaw(NamedTuple):
     """Distribution of what a user at one point adds to the tally: integers and probabilities."""
 
     values: tuple[int, ...]
     probabilities: tuple[Fraction, ...]
-
-    @property
-    def mean(self) -> Fraction:
-        """E[t]."""
-        return sum(
-            (v * p for v, p in zip(self.values, self.probabilities, strict=True)), Fraction(0)
-        )
-
-    @property
-    def variance(self) -> Fraction:
-        """Var(t)."""
-        square = sum(
-            (v * v * p for v, p in zip(self.values, self.probabilities, strict=True)), Fraction(0)
-        )
-        return square - self.mean**2
 
 
 @lru_cache(maxsize=64)
@@ -102,17 +89,10 @@ def _vote_law(contributions: NDArray[np.int64], truthful: Fraction) -> VoteLaw:
     return VoteLaw(values, tuple(found[value] for value in values))
 
 
-def draw_tally(
-    counts: NDArray[np.int64], laws: tuple[VoteLaw, ...], rng: np.random.Generator
-) -> NDArray[np.int64]:
+def draw_tally(counts: Counts, laws: tuple[VoteLaw, ...], rng: np.random.Generator) -> Counts:
     """Sums of t over users, for counts (points, entries) of users at each point."""
-    if counts.ndim != 2 or len(counts) > len(laws) or (counts < 0).any():
-        raise InvalidInput(
-            f"counts have shape {counts.shape}; give counts of at least 0, one row for each of at "
-            f"most {len(laws)} points"
-        )
     total = np.zeros(counts.shape[1], np.int64)
-    for row, law in zip(counts, laws, strict=False):
+    for row, law in zip(counts, laws, strict=True):
         drawn = rng.multinomial(row, [float(p) for p in law.probabilities])
         total += drawn @ np.array(law.values)
     return total
@@ -131,10 +111,10 @@ class AggregateSampler(Protocol):
     def noise(self) -> float | None:
         """Variance of an entry of the mean as far as the server can state it; else None."""
 
-    def add(self, updates: NDArray[np.float32], is_attacker: NDArray[np.bool_]) -> None:
+    def add(self, updates: Updates, is_attacker: Flags) -> None:
         """Add users; the bits of attackers ignore their words."""
 
-    def decode(self, rng: np.random.Generator) -> NDArray[np.float64]:
+    def decode(self, rng: np.random.Generator) -> Floats:
         """Draw the decoded mean update."""
 
 
@@ -144,46 +124,37 @@ def aggregate_sampler(
     """A sampler for one round of these settings; None where ballots have to be cast."""
     if settings.participation != 1 or settings.defence != "none" or settings.average_weights:
         return None
-    summed = _summed(settings, dim)
-    if summed is not None or settings.preset != "authors" or settings.rotate:
-        return summed
+    name, honest = settings.mechanism, settings.attack == "none"
+    authors, many = settings.preset == "authors", settings.users >= MIN_USERS_FOR_GAUSS
+    if name == "fedavg" and honest:
+        return MeanSampler(settings, dim)
+    if name == "jopeq" and honest and many and settings.lattice is None and settings.mode is None:
+        return JopeqSampler(settings, dim)
+    if name == "laplace" and honest and not authors:
+        finite = math.isfinite(settings.epsilon_per_bit or math.inf)
+        return ClippedLaplaceSampler(settings, dim) if finite else None
+    if not authors or settings.rotate:
+        return None
     fixed = ("lattice", "rounding", "words", "stages", "clip")
-    if settings.mechanism in STAGES and all(getattr(settings, name) is None for name in fixed):
+    if name in STAGES and all(getattr(settings, option) is None for option in fixed):
         known = settings.attack in ("none", "ones", "flip")
         return PointSampler(settings, dim) if known else None
-    if settings.attack != "none":
-        return None
-    if settings.mechanism == "signsgd":
+    if name == "signsgd" and honest:
         return SignSampler(settings, dim)
-    if settings.mechanism == "laplace" and settings.users >= MIN_USERS_FOR_GAUSS:
+    if name == "laplace" and honest and many:
         return LaplaceSampler(settings, layers, dim)
-    return None
-
-
-def _summed(settings: Settings, dim: int) -> AggregateSampler | None:
-    """A sampler for FedAvg, honest Laplace and JoPEQ, which treat all entries alike."""
-    if settings.attack != "none":
-        return None
-    if settings.mechanism == "fedavg":
-        return MeanSampler(settings, dim)
-    finite = math.isfinite(settings.epsilon_per_bit or math.inf)
-    if settings.mechanism == "laplace" and settings.preset != "authors" and finite:
-        return ClippedLaplaceSampler(settings, dim)
-    scalar = settings.lattice is None and settings.mode is None
-    if settings.mechanism == "jopeq" and scalar and settings.users >= MIN_USERS_FOR_GAUSS:
-        return JopeqSampler(settings, dim)
     return None
 
 
 class MeanSampler:
     """FedAvg: the mean of the updates."""
 
-    noise = None
+    noise: float | None = None
 
     def __init__(self, settings: Settings, dim: int) -> None:
         self.users, self.total = settings.users, np.zeros(dim)
 
-    def add(self, updates: NDArray[np.float32], is_attacker: NDArray[np.bool_]) -> None:
+    def add(self, updates: Updates, is_attacker: Flags) -> None:
         """Add updates."""
         add_rows(self.total, updates, ~is_attacker)
 
@@ -195,19 +166,18 @@ class MeanSampler:
         return mean
 
 
-class ClippedLaplaceSampler:
+class ClippedLaplaceSampler(MeanSampler):
     """Updates clipped to [-scale, scale], plus Laplace noise of scale 2 scale / epsilon."""
 
     def __init__(self, settings: Settings, dim: int) -> None:
-        self.users, self.total = settings.users, np.zeros(dim)
+        super().__init__(settings, dim)
         self.scale = np.float32(settings.radius or RADIUS)
         self.laplace = 2 * float(self.scale) / float(settings.epsilon_per_bit or math.inf)
         self.noise = 2 * self.laplace**2 / self.users
 
-    def add(self, updates: NDArray[np.float32], is_attacker: NDArray[np.bool_]) -> None:
+    def add(self, updates: Updates, is_attacker: Flags) -> None:
         """Add clipped updates."""
-        clipped = np.clip(updates, -self.scale, self.scale)
-        add_rows(self.total, clipped, ~is_attacker)
+        super().add(np.clip(updates, -self.scale, self.scale), is_attacker)
 
     def decode(self, rng: np.random.Generator) -> Floats:
         """The noisy mean."""
@@ -227,7 +197,7 @@ class JopeqSampler:
         self.total, self.variance = np.zeros(dim), np.zeros(dim)
         self.noise = None if preset == "authors" else code.variance / self.users
 
-    def add(self, updates: NDArray[np.float32], is_attacker: NDArray[np.bool_]) -> None:
+    def add(self, updates: Updates, is_attacker: Flags) -> None:
         """Add the mean and variance of each decoded entry."""
         add_moments(updates, 1 / self.scale, self.table, self.total, self.variance)
 
@@ -276,11 +246,7 @@ def _laplace_cdf(x: Floats, scale: float) -> Floats:
 
 
 def reference_moments(
-    updates: NDArray[np.float32],
-    factor: float,
-    table: NDArray[np.float32],
-    total: Floats,
-    variance: Floats,
+    updates: Updates, factor: float, table: Updates, total: Floats, variance: Floats
 ) -> None:
     """Add the table's rows nearest to clip(updates · factor, -1, 1), user after user."""
     half = (len(table) - 1) / 2
@@ -291,11 +257,7 @@ def reference_moments(
 
 @njit
 def add_moments(
-    updates: NDArray[np.float32],
-    factor: float,
-    table: NDArray[np.float32],
-    total: Floats,
-    variance: Floats,
+    updates: Updates, factor: float, table: Updates, total: Floats, variance: Floats
 ) -> None:
     """As `reference_moments`, in one pass."""
     half, scale = np.float32((table.shape[0] - 1) / 2), np.float32(factor)
@@ -324,11 +286,11 @@ class PointSampler:
         self.epsilon = math.inf if exact else float(settings.epsilon_per_bit or 0)
         self.counts = np.zeros((self.points + 1, dim), np.int64)
 
-    def add(self, updates: NDArray[np.float32], is_attacker: NDArray[np.bool_]) -> None:
+    def add(self, updates: Updates, is_attacker: Flags) -> None:
         """Count users at their nearest fine points; attackers in the last row."""
         count_nearest(updates, is_attacker, self.step, self.counts)
 
-    def decode(self, rng: np.random.Generator) -> NDArray[np.float64]:
+    def decode(self, rng: np.random.Generator) -> Floats:
         """Draw the tally of each stage from the counts of its own points, and add the stages."""
         decoded, unit = np.zeros(self.counts.shape[1]), self.points
         for size in self.stages:
@@ -350,35 +312,33 @@ class SignSampler:
         self.truthful = float(1 + RandomizedResponse(settings.epsilon_per_bit or math.inf).beta) / 2
         self.plus = np.zeros(dim, np.int64)
 
-    def add(self, updates: NDArray[np.float32], is_attacker: NDArray[np.bool_]) -> None:
+    def add(self, updates: Updates, is_attacker: Flags) -> None:
         """Count the users whose entry is not negative."""
         self.plus += (updates >= 0).sum(axis=0)
 
-    def decode(self, rng: np.random.Generator) -> NDArray[np.float64]:
+    def decode(self, rng: np.random.Generator) -> Floats:
         """(received + less received -) / users."""
         received = rng.binomial(self.plus, self.truthful)
         received = received + rng.binomial(self.users - self.plus, 1 - self.truthful)
         return np.asarray(2 * received / self.users - 1, dtype=np.float64)
 
 
-class LaplaceSampler:
+class LaplaceSampler(MeanSampler):
     """Laplace as published: scale 2/epsilon times three standard deviations of a user's layer."""
 
-    noise = None
-
     def __init__(self, settings: Settings, layers: tuple[slice, ...], dim: int) -> None:
-        self.users, self.layers = settings.users, layers
+        super().__init__(settings, dim)
+        self.layers, self.squares = layers, np.zeros(len(layers))
         self.scale = 2 / float(settings.epsilon_per_bit or math.inf)
-        self.total, self.squares = np.zeros(dim), np.zeros(len(layers))
 
-    def add(self, updates: NDArray[np.float32], is_attacker: NDArray[np.bool_]) -> None:
+    def add(self, updates: Updates, is_attacker: Flags) -> None:
         """Add updates, and the squares of their users' noise scales."""
-        add_rows(self.total, updates, np.ones(len(updates), dtype=np.bool_))
+        super().add(updates, is_attacker)
         for number, layer in enumerate(self.layers):
             spread = 3 * np.std(updates[:, layer], axis=1, dtype=np.float64)
             self.squares[number] += float(np.sum(spread**2))
 
-    def decode(self, rng: np.random.Generator) -> NDArray[np.float64]:
+    def decode(self, rng: np.random.Generator) -> Floats:
         """The noisy mean; Var = 2 b^2 for a Laplace variable of scale b."""
         noise = rng.standard_normal(self.total.size)
         for layer, square in zip(self.layers, self.squares, strict=True):
@@ -386,12 +346,7 @@ class LaplaceSampler:
         return np.asarray((self.total + noise) / self.users, dtype=np.float64)
 
 
-def reference_nearest(
-    updates: NDArray[np.float32],
-    is_attacker: NDArray[np.bool_],
-    step: float,
-    counts: NDArray[np.int64],
-) -> None:
+def reference_nearest(updates: Updates, is_attacker: Flags, step: float, counts: Counts) -> None:
     """counts[nearest point, entry] += 1 for every user; attackers are counted in the last row."""
     points = counts.shape[0] - 1
     middle = (points - 1) // 2
@@ -404,9 +359,7 @@ def reference_nearest(
 
 
 @njit
-def count_nearest(
-    updates: NDArray[np.float32], is_attacker: NDArray[np.bool_], step: float, counts: NDArray[Any]
-) -> None:
+def count_nearest(updates: Updates, is_attacker: Flags, step: float, counts: Counts) -> None:
     """As `reference_nearest`: counts users above each border between points, then differences."""
     points, dim = counts.shape[0] - 1, counts.shape[1]
     middle = (points - 1) // 2

@@ -563,10 +563,10 @@ def _parse_idx(parts: list[bytes]) -> Parsed:
 
 def _parse_cifar(label_bytes: int, parts: list[bytes]) -> Parsed:
     """Split records into label bytes (the last is the label) and pixels; the last file is test."""
-    arrays = []
-    for content in (b"".join(parts[:-1]), parts[-1]):
+
+    def split(content: bytes) -> tuple[Images, Labels]:
         records = np.frombuffer(content, np.uint8).reshape(-1, label_bytes + CIFAR_PIXELS)
-        arrays.append(np.ascontiguousarray(records[:, label_bytes:]).reshape(-1, 3, 32, 32))
-        arrays.append(records[:, label_bytes - 1].astype(np.int64))
-    train_x, train_y, test_x, test_y = arrays
-    return train_x, train_y, test_x, test_y
+        pixels = np.ascontiguousarray(records[:, label_bytes:]).reshape(-1, 3, 32, 32)
+        return pixels, records[:, label_bytes - 1].astype(np.int64)
+
+    return (*split(b"".join(parts[:-1])), *split(parts[-1]))

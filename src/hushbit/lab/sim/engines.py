@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,6 +28,8 @@ from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
 from hushbit.kernels import threads
 
 Result = TypeVar("Result")
+Work = Callable[[Any, Any], Result]
+Merge = Callable[[Result, Result], Result]
 
 THREAD_VARIABLES = (
     "HUSHBIT_THREADS",
@@ -250,7 +252,7 @@ def _exit_at_end_of(lifeline: Connection) -> None:
     os._exit(1)
 
 
-def _run_job(work: Callable[[Any, Any], Result], job: Any) -> Result:
+def _run_job(work: Work[Result], job: Any) -> Result:
     if "shared" not in _worker:
         _worker["shared"] = open_shared(*_worker["address"])
     return work(_worker["shared"], job)
@@ -259,22 +261,17 @@ def _run_job(work: Callable[[Any, Any], Result], job: Any) -> Result:
 QUEUE_DEPTH = 2  # submitted jobs per worker, so that no worker waits for the next one
 
 
-class ProcessEngine:
+class ProcessEngine(AbstractContextManager["ProcessEngine"]):
     """Runs jobs in worker processes that divide the machine's threads among them.
 
     Results are merged in the order of jobs, each once, however often a job is run.
     """
 
-    def __init__(self, workers: int | None = None) -> None:
-        self.workers = (
-            threads.available_cores() if workers is None else check_int("workers", workers, 1, 512)
-        )
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
         self._pool: WorkerPool | None = None
         self._arrays: SharedArrays | None = None
         self._shared: Any = None
-
-    def __enter__(self) -> "ProcessEngine":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -288,11 +285,7 @@ class ProcessEngine:
         self._pool, self._arrays, self._shared = None, None, None
 
     def run(
-        self,
-        work: Callable[[Any, Any], Result],
-        shared: Any,
-        jobs: Iterable[Any],
-        merge: Callable[[Result, Result], Result],
+        self, work: Work[Result], shared: Any, jobs: Iterable[Any], merge: Merge[Result]
     ) -> Result:
         """Merge work(shared, job) over all jobs."""
         if self._pool is None or self._shared is not shared:
@@ -318,7 +311,7 @@ RAY_RETRIES = 3
 RAY_QUEUE_DEPTH = 4  # jobs in flight per worker
 
 
-class RayEngine:
+class RayEngine(AbstractContextManager["RayEngine"]):
     """Runs jobs as tasks of a Ray cluster; Ray repeats a task whose worker died.
 
     With RAY_ADDRESS set, on that cluster; otherwise on a cluster of `workers` processes here.
@@ -332,8 +325,6 @@ class RayEngine:
             raise InvalidInput(
                 "the cluster at RAY_ADDRESS sets the number of workers: leave --workers out"
             )
-        if workers is not None:
-            check_int("workers", workers, 1, 512)
         self._started_here = not ray.is_initialized()
         if self._started_here:
             try:
@@ -350,38 +341,27 @@ class RayEngine:
         self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._shared: Any = None
         self._reference: Any = None
-        task = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)
-        self._work, self._merge = task(_run_ray_job), task(_merge_results)
-
-    def __enter__(self) -> "RayEngine":
-        return self
+        self._call = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(_call_with_one_thread)
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Leave the cluster; end one that was started here."""
         self._shared, self._reference = None, None
         if self._started_here and self._ray.is_initialized():
             self._ray.shutdown()
 
     def run(
-        self,
-        work: Callable[[Any, Any], Result],
-        shared: Any,
-        jobs: Iterable[Any],
-        merge: Callable[[Result, Result], Result],
+        self, work: Work[Result], shared: Any, jobs: Iterable[Any], merge: Merge[Result]
     ) -> Result:
         """Merge work(shared, job) over all jobs; merges are tasks, too."""
         if self._shared is not shared:
             self._shared, self._reference = shared, self._ray.put(shared)
-        tree: MergeTree[Any] = MergeTree(lambda left, right: self._merge.remote(merge, left, right))
+        tree: MergeTree[Any] = MergeTree(lambda left, right: self._call.remote(merge, left, right))
         flight = deque[Any]()
         try:
             for job in jobs:
                 if len(flight) >= RAY_QUEUE_DEPTH * self.workers:
                     self._ray.wait([flight.popleft()])
-                result_reference = self._work.remote(work, self._reference, job)
+                result_reference = self._call.remote(work, self._reference, job)
                 flight.append(result_reference)
                 tree.add(result_reference)
             result: Result = self._ray.get(tree.result())
@@ -410,15 +390,9 @@ def _import_ray() -> Any:
     return ray
 
 
-def _run_ray_job(work: Callable[[Any, Any], Result], shared: Any, job: Any) -> Result:
+def _call_with_one_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     threads.set_threads(1)
-    return work(shared, job)
-
-
-def _merge_results(
-    merge: Callable[[Result, Result], Result], left: Result, right: Result
-) -> Result:
-    return merge(left, right)
+    return function(*arguments)
 
 
 ENGINES = ("local", "ray")
