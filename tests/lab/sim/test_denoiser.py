@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from hushbit.errors import InvalidInput
 from hushbit.lab.sim.metrics import MeanDenoiser, _bands, _combination, _cosines, shrinkage_factor
 from wiener_decoding import wiener_decoded
 
@@ -123,43 +122,6 @@ def test_tensors_are_denoised_separately():
     other[864:] = seen[864:]
     one, two = (MeanDenoiser(SHAPES, IMAGE).denoise(x, 0.1) for x in (seen, other))
     assert np.array_equal(one[864:], two[864:])
-
-
-@pytest.mark.parametrize(
-    ("mean", "noise"),
-    [
-        (np.ones(870), -1.0),
-        (np.ones(870), np.nan),
-        (np.ones(869), 0.1),
-        (np.ones((2, 435)), 0.1),
-        (np.ones(870), "0.1"),
-        (np.full(870, np.nan), 1.0),
-        (np.r_[np.ones(869), np.inf], 1.0),
-        (None, 1.0),
-        (np.ones(870, dtype=int), 1.0),
-    ],
-)
-def test_wrong_values_raise_and_leave_the_state_unchanged(mean, noise):
-    denoiser, fresh = MeanDenoiser(SHAPES, IMAGE), MeanDenoiser(SHAPES, IMAGE)
-    with pytest.raises(InvalidInput):
-        denoiser.denoise(mean, noise)
-    seen = np.random.default_rng(6).normal(size=870)
-    assert np.array_equal(denoiser.denoise(seen, 0.1), fresh.denoise(seen, 0.1))
-
-
-@pytest.mark.parametrize(
-    ("shapes", "image"),
-    [
-        ([], None),
-        ([(0, 3)], None),
-        ([(2, -3)], None),
-        ([(2, 4)], (2, 2)),
-        ([(2, 2.5)], None),
-    ],
-)
-def test_wrong_shapes_raise(shapes, image):
-    with pytest.raises(InvalidInput):
-        MeanDenoiser(shapes, image)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e200])

@@ -46,8 +46,8 @@ def test_rounds_without_error_or_without_signal():
 def test_a_round_without_honest_users_has_nan_metrics():
     unknown = np.full(3, np.nan)
     made = distortion(np.zeros(3, np.float32), unknown, np.ones(3))
-    assert all(math.isnan(value) for value in made.row().values())
-    assert set(made.row()) == {"snr_db", "snr_weights_db", "snr_authors_db", "snr_layers", "mse"}
+    assert all(math.isnan(value) for value in vars(made).values())
+    assert set(vars(made)) == {"snr_db", "snr_weights_db", "snr_authors_db", "snr_layers", "mse"}
 
 
 def test_ratios_are_averaged_over_layers():

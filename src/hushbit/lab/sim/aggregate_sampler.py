@@ -192,8 +192,9 @@ class JopeqSampler:
         self.users = settings.users
         self.scale = settings.radius or RADIUS
         preset = settings.preset or "honest"
-        code = _code(float(settings.epsilon_per_bit or 0), self.scale, settings.levels, preset)
-        self.table = _table(float(settings.epsilon_per_bit or 0), settings.levels, preset)
+        epsilon = float(settings.epsilon_per_bit or 0)
+        code = JoPEQ(1, epsilon, self.scale, levels=settings.levels, preset=preset).code
+        self.table = _table(epsilon, settings.levels, preset)
         self.total, self.variance = np.zeros(dim), np.zeros(dim)
         self.noise = None if preset == "authors" else code.variance / self.users
 
@@ -207,14 +208,11 @@ class JopeqSampler:
         return np.asarray(self.scale * (self.total + drawn) / self.users)
 
 
-def _code(epsilon: float, scale: float, levels: int | None, preset: str) -> ScalarCode:
-    return JoPEQ(1, epsilon, scale, levels=levels, preset=preset).code
-
-
 @lru_cache(maxsize=16)
 def _table(epsilon: float, levels: int | None, preset: str) -> NDArray[np.float32]:
     """Mean and variance of the decoded value for entries in [-1, 1], in units of the scale."""
-    moments = decoded_moments(_code(epsilon, 1.0, levels, preset), np.linspace(-1, 1, CELLS + 1))
+    code = JoPEQ(1, epsilon, 1.0, levels=levels, preset=preset).code
+    moments = decoded_moments(code, np.linspace(-1, 1, CELLS + 1))
     return np.stack(moments, axis=1).astype(np.float32)
 
 

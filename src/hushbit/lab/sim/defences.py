@@ -47,11 +47,12 @@ class RemovalShares:
 class DefenceState:
     """What the filter stores of the users of a round: score history and model drift.
 
-    `drift_direction` is None in the first round of a model that starts from zeros.
+    Both are None without the filter; `drift_direction` also in the first round of a model that
+    starts from zeros.
     """
 
-    history: ScoreHistory
-    drift_direction: NDArray[np.float64] | None
+    history: ScoreHistory | None = None
+    drift_direction: NDArray[np.float64] | None = None
 
 
 def filter_warnings(settings: Settings) -> list[str]:
@@ -104,10 +105,10 @@ def defence_arrays(settings: Settings, users: int, params: NDArray[np.float32]) 
 
 def load_state(
     state: HistoryArrays, users: NDArray[np.int64], params: NDArray[np.float32]
-) -> DefenceState | None:
-    """The state of the defence for the users of a round; None without a history."""
+) -> DefenceState:
+    """The state of the defence for the users of a round."""
     if not state:
-        return None
+        return DefenceState()
     if not np.isfinite(state[FIRST_MODEL]).all():
         raise InvalidInput(f"the {FIRST_MODEL} of the checkpoint is not finite: start the run anew")
     drift_direction = params - FIRST_MODEL_WEIGHT * state[FIRST_MODEL]
@@ -133,11 +134,7 @@ def _history(state: HistoryArrays) -> ScoreHistory:
 
 
 def count_defended(
-    settings: Settings,
-    tally: Tally,
-    ballots: Ballots,
-    attackers: Flags,
-    state: DefenceState | None = None,
+    settings: Settings, tally: Tally, ballots: Ballots, attackers: Flags, state: DefenceState
 ) -> RemovalShares | None:
     """Add the ballots to the tally; with the spectral defence only those that it accepts."""
     if settings.defence != "spectral":
@@ -147,8 +144,8 @@ def count_defended(
         tally.mechanism,
         ballots,
         tally.round_key,
-        history=None if state is None else state.history,
-        drift_direction=None if state is None else state.drift_direction,
+        history=state.history,
+        drift_direction=state.drift_direction,
     )
     tally.merge(counted)
     removed = ~result.accepted

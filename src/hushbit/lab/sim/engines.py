@@ -319,16 +319,22 @@ class RayEngine(AbstractContextManager["RayEngine"]):
     """
 
     def __init__(self, workers: int | None = None) -> None:
-        self._ray = ray = _import_ray()
+        # By default Ray sends usage statistics to its makers.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingExtra("--engine ray needs Ray: pip install 'hushbit[scale]'") from error
+        self._ray: Any = ray
         address = os.environ.get("RAY_ADDRESS")
         if address and workers is not None:
             raise InvalidInput(
                 "the cluster at RAY_ADDRESS sets the number of workers: leave --workers out"
             )
-        self._started_here = not ray.is_initialized()
+        self._started_here = not self._ray.is_initialized()
         if self._started_here:
             try:
-                ray.init(
+                self._ray.init(
                     address=address,
                     num_cpus=None if address else workers or threads.available_cores(),
                     include_dashboard=None if address else False,
@@ -338,10 +344,10 @@ class RayEngine(AbstractContextManager["RayEngine"]):
             except Exception as error:  # Ray raises bare exceptions of many kinds here
                 where = f"at {address} (RAY_ADDRESS)" if address else "on this machine"
                 raise InvalidInput(f"no Ray cluster {where}: {error}") from error
-        self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self.workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         self._shared: Any = None
         self._reference: Any = None
-        self._call = ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(_call_with_one_thread)
+        self._call = self._ray.remote(num_cpus=1, max_retries=RAY_RETRIES)(_call_with_one_thread)
 
     def __exit__(self, *_: object) -> None:
         """Leave the cluster; end one that was started here."""
@@ -378,16 +384,6 @@ class RayEngine(AbstractContextManager["RayEngine"]):
                 f"the Ray cluster could not finish a job after {RAY_RETRIES} more tries: {error}"
             )
         return cast(BaseException, error)
-
-
-def _import_ray() -> Any:
-    # By default Ray sends usage statistics to its makers.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtra("--engine ray needs Ray: pip install 'hushbit[scale]'") from error
-    return ray
 
 
 def _call_with_one_thread(function: Callable[..., Result], *arguments: Any) -> Result:

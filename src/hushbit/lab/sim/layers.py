@@ -101,11 +101,7 @@ def dropout(x: Tensor, kept: Tensor, rate: float) -> Tensor:
 
 
 def batch_norm(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    present: Tensor | None,
-    frozen: Sequence[Tensor] | None,
+    x: Tensor, weight: Tensor, bias: Tensor, present: Tensor | None, frozen: Sequence[Tensor] | None
 ) -> Tensor:
     """Normalise each channel by frozen (mean, variance), or by those of the samples present.
 
@@ -114,18 +110,14 @@ def batch_norm(
     if frozen is not None:
         mean, variance = frozen
     else:
-        share = _pixel_weights(x, present)
+        ones = torch.ones_like(x[:, 0, 0, 0]) if present is None else present
+        # The weight of each sample's pixels, summing to one over batch, height and width.
+        share = ones / (ones.sum().clamp(min=1.0) * (x.shape[1] * x.shape[2]))
+        share = share.reshape(-1, 1, 1, 1)
         mean = (x * share).sum(dim=(0, 1, 2))
         variance = ((x - mean) ** 2 * share).sum(dim=(0, 1, 2))
     scale = weight * torch.rsqrt(variance + BATCH_NORM_EPSILON)
     return (x - mean) * scale + bias
-
-
-def _pixel_weights(x: Tensor, present: Tensor | None) -> Tensor:
-    """Return the weight of each sample's pixels, summing to one over batch, height and width."""
-    area = x.shape[1] * x.shape[2]
-    ones = torch.ones_like(x[:, :1, :1, :1]) if present is None else present.reshape(-1, 1, 1, 1)
-    return ones / (ones.sum().clamp(min=1.0) * area)
 
 
 class SharedDense(torch.autograd.Function):

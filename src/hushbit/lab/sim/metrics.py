@@ -29,13 +29,10 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.checks import check_float, check_int
-from hushbit.errors import InvalidInput
 from hushbit.kernels import njit
 from hushbit.kernels.threads import parallel_for
 
@@ -56,11 +53,7 @@ def add_rows(total: Floats, rows: NDArray[np.float32], chosen: NDArray[np.bool_]
 
 @njit
 def _add_columns(
-    total: Floats,
-    rows: NDArray[np.float32],
-    chosen: NDArray[np.bool_],
-    first: int,
-    last: int,
+    total: Floats, rows: NDArray[np.float32], chosen: NDArray[np.bool_], first: int, last: int
 ) -> None:
     part = total[first:last]
     for number in range(rows.shape[0]):
@@ -88,16 +81,9 @@ class Distortion:
     mse: float
     snr_layers: float = math.nan
 
-    def row(self) -> dict[str, Any]:
-        """The figures by name."""
-        return dict(vars(self))
-
 
 def distortion(
-    params: NDArray[np.floating],
-    true_mean: Floats,
-    decoded: Floats,
-    layers: Sequence[slice] = (),
+    params: NDArray[np.floating], true_mean: Floats, decoded: Floats, layers: Sequence[slice] = ()
 ) -> Distortion:
     """Compare a decoded mean update with the true mean of the honest users' updates."""
     error = decoded - true_mean
@@ -148,30 +134,15 @@ class MeanDenoiser:
     def __init__(
         self, shapes: Sequence[TensorShape], image: tuple[int, int, int] | None = None
     ) -> None:
-        if not shapes or any(
-            check_int("a side", side, 1) < 1 for shape in shapes for side in shape
-        ):
-            raise InvalidInput("shapes must hold the shape of at least one tensor")
-        if image is not None and len(image) != 3:
-            raise InvalidInput(f"image is (channels, height, width); got {image!r}")
         self._tensors = [_TensorDenoiser(tuple(shape), image) for shape in shapes]
         self._ends = np.cumsum([math.prod(shape) for shape in shapes])
 
     def denoise(self, mean: Floats, noise: float) -> Floats:
         """Return the denoised mean of the next round; `noise` is the variance of an entry."""
-        if not 0 <= check_float("noise", noise) < math.inf:
-            raise InvalidInput(f"noise is a variance, at least 0; got {noise!r}")
-        mean = np.asarray(mean)
-        if mean.shape != (self._ends[-1],) or mean.dtype.kind != "f":
-            raise InvalidInput(
-                f"the mean must hold {self._ends[-1]} real numbers; got {mean.dtype} {mean.shape}"
-            )
         # Noise below the rounding of the mean counts as none: in its units, squares overflow.
-        largest, unit = float(np.abs(mean).max()), math.sqrt(noise)
-        if not math.isfinite(largest):
-            raise InvalidInput("the mean must be finite; got NaN or infinite entries")
-        if unit <= 1e-12 * largest:
-            return np.array(mean, dtype=np.float64)
+        unit = math.sqrt(noise)
+        if unit <= 1e-12 * float(np.abs(mean).max()):
+            return mean.copy()
         parts = np.split(mean / unit, self._ends[:-1])
         pairs = zip(self._tensors, parts, strict=True)
         return np.concatenate([tensor.denoise(part) for tensor, part in pairs]) * unit
@@ -191,7 +162,9 @@ class _TensorDenoiser:
         rows = self._transformed(part.reshape(self._outputs, -1))
         self._rounds.append(rows)
         columns = np.concatenate(self._rounds)  # its rows are the columns of B
-        weights = self._weights(columns) if self._image else np.ones(self._bands.size)
+        weights = np.ones(self._bands.size)
+        if self._image:
+            weights = np.maximum(0.0, 1 - 1 / np.maximum(self._band_means(columns**2), 1.0))
         last = slice(len(columns) - self._outputs, None)
         mixing = _combination(columns * np.sqrt(weights), weights, last)
         found = mixing @ columns
@@ -200,9 +173,6 @@ class _TensorDenoiser:
         power = self._band_means(found**2)
         factor = np.clip(product / np.maximum(power, 1e-300), 0.0, 1.0)
         return self._transformed(found * factor, inverse=True).ravel()
-
-    def _weights(self, columns: Floats) -> Floats:
-        return np.maximum(0.0, 1 - 1 / np.maximum(self._band_means(columns**2), 1.0))
 
     def _band_means(self, values: Floats) -> Floats:
         """The mean over rows and band, for every input."""

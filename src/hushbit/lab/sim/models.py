@@ -35,10 +35,16 @@ from hushbit.lab.sim.layers import (
 
 WIDTHS = (64, 128, 256, 512)
 IMAGENET_CLASSES = 1000
+
+ImageShape = tuple[int, int, int]
+Layout = list[tuple[str, tuple[int, ...]]]
+Tensors = Mapping[str, Tensor]
+Masks = Sequence[Tensor]
+Forward = Callable[[Tensors, Tensor, Masks, Tensor | None], Tensor]
 Statistics = Mapping[str, tuple[Tensor, Tensor]]
 
 
-def resnet_layout(channels: int, classes: int) -> list[tuple[str, tuple[int, ...]]]:
+def resnet_layout(channels: int, classes: int) -> Layout:
     """Return names and shapes of all trained tensors, in torchvision's order, then the head."""
     rows = _conv_rows("conv1", "bn1", channels, 64, 7)
     before = 64
@@ -55,9 +61,7 @@ def resnet_layout(channels: int, classes: int) -> list[tuple[str, tuple[int, ...
     return [*rows, ("head.weight", (classes, IMAGENET_CLASSES)), ("head.bias", (classes,))]
 
 
-def _conv_rows(
-    conv: str, norm: str, before: int, after: int, kernel: int
-) -> list[tuple[str, tuple[int, ...]]]:
+def _conv_rows(conv: str, norm: str, before: int, after: int, kernel: int) -> Layout:
     return [
         (f"{conv}.weight", (after, before, kernel, kernel)),
         (f"{norm}.weight", (after,)),
@@ -66,11 +70,7 @@ def _conv_rows(
 
 
 def resnet_forward(
-    statistics: Statistics | None,
-    tensors: Mapping[str, Tensor],
-    x: Tensor,
-    masks: Sequence[Tensor],
-    present: Tensor | None,
+    statistics: Statistics | None, tensors: Tensors, x: Tensor, masks: Masks, present: Tensor | None
 ) -> Tensor:
     """Return the logits of images (batch, channels, height, width)."""
 
@@ -127,10 +127,6 @@ def _is_norm_bias(name: str) -> bool:
     return name.endswith(".bias") and ("bn" in name or "downsample.1" in name)
 
 
-Tensors = Mapping[str, Tensor]
-Forward = Callable[[Tensors, Tensor, Sequence[Tensor], Tensor | None], Tensor]
-
-
 @dataclass(frozen=True)
 class TensorSlot:
     """The position of one named tensor in the flat vector: entries start..stop-1."""
@@ -150,7 +146,7 @@ class Model:
     """
 
     name: str
-    input_shape: tuple[int, int, int]
+    input_shape: ImageShape
     classes: int
     shapes: tuple[TensorSlot, ...]
     forward: Forward
@@ -187,11 +183,7 @@ class Model:
         return {slot.name: piece.reshape(slot.shape) for slot, piece in named}
 
     def apply(
-        self,
-        flat: Tensor,
-        x: Tensor,
-        masks: Sequence[Tensor] = (),
-        present: Tensor | None = None,
+        self, flat: Tensor, x: Tensor, masks: Masks = (), present: Tensor | None = None
     ) -> Tensor:
         """Return logits (batch, classes) of images x (batch, channels, height, width).
 
@@ -200,9 +192,6 @@ class Model:
         `present` marks real samples with 1 and padding with 0.
         """
         return self.forward(self.tensors(flat), x, masks, present)
-
-
-Layout = list[tuple[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True)
@@ -225,10 +214,7 @@ MODEL_NAMES = (*STACKS, "resnet18")
 
 
 def build_model(
-    name: str,
-    input_shape: tuple[int, int, int],
-    classes: int,
-    weights_file: str | Path | None = None,
+    name: str, input_shape: ImageShape, classes: int, weights_file: str | Path | None = None
 ) -> Model:
     """Return the named model for images of (channels, height, width) and a number of classes.
 
@@ -248,11 +234,10 @@ def build_model(
     return Model(name, input_shape, classes, _slots(layout), forward, masks, plan.dropout)
 
 
-def _resnet18(shape: tuple[int, int, int], classes: int, weights_file: str | Path | None) -> Model:
+def _resnet18(shape: ImageShape, classes: int, weights_file: str | Path | None) -> Model:
     slots = _slots(resnet_layout(shape[0], classes))
     if weights_file is None:
-        forward = partial(resnet_forward, None)
-        return Model("resnet18", shape, classes, slots, forward)
+        return Model("resnet18", shape, classes, slots, partial(resnet_forward, None))
     expected = {slot.name: slot.shape for slot in slots}
     given, statistics = read_weights(Path(weights_file), expected)
     forward = partial(resnet_forward, statistics)
@@ -261,17 +246,12 @@ def _resnet18(shape: tuple[int, int, int], classes: int, weights_file: str | Pat
 
 
 def _stack(
-    convolutions: int,
-    rate: float,
-    tensors: Tensors,
-    x: Tensor,
-    masks: Sequence[Tensor],
-    present: Tensor | None,
+    blocks: int, rate: float, tensors: Tensors, x: Tensor, masks: Masks, present: Tensor | None
 ) -> Tensor:
     """Run blocks of convolution, pooling, ReLU and dropout, then dense layers with ReLU between."""
-    if convolutions:
+    if blocks:
         x = x.permute(0, 2, 3, 1)
-        for block in range(convolutions):
+        for block in range(blocks):
             name = f"conv{block + 1}"
             weight, bias = tensors[f"{name}.weight"], tensors[f"{name}.bias"]
             if supports_conv_pool_relu(weight):
@@ -282,7 +262,7 @@ def _stack(
                 x = dropout(x, masks[block], rate)
         x = x.permute(0, 3, 1, 2)
     x = x.flatten(1)
-    layers = len(tensors) // 2 - convolutions
+    layers = len(tensors) // 2 - blocks
     for layer in range(1, layers + 1):
         x = dense(x, tensors[f"fc{layer}.weight"], tensors[f"fc{layer}.bias"])
         x = F.relu(x) if layer < layers else x
@@ -297,8 +277,8 @@ def _dense_layout(widths: Sequence[int]) -> Layout:
 
 
 def _conv_layout(
-    name: str, shape: tuple[int, int, int], plan: StackPlan
-) -> tuple[Layout, tuple[int, int, int], tuple[tuple[int, ...], ...]]:
+    name: str, shape: ImageShape, plan: StackPlan
+) -> tuple[Layout, ImageShape, tuple[tuple[int, ...], ...]]:
     """Return the tensors of the convolutions, the shape of their output, and that of masks."""
     layout: Layout = []
     masks = []

@@ -25,11 +25,7 @@ def iid(labels: NDArray[Any], users: int, rng: np.random.Generator) -> list[Indi
 
 
 def same_size_parts(
-    labels: NDArray[Any],
-    users: int,
-    rng: np.random.Generator,
-    samples: int,
-    replace: bool = False,
+    labels: NDArray[Any], users: int, rng: np.random.Generator, samples: int, replace: bool = False
 ) -> IndexTable:
     """Give every user `samples` random samples; no sample twice unless `replace` is true.
 

@@ -21,8 +21,8 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hushbit.checks import Floats, Ints
 from hushbit.engine import Engine, SerialEngine
 from hushbit.errors import NotFinite
 from hushbit.lab.attacks import PUBLISHED
@@ -45,10 +45,11 @@ from hushbit.lab.sim.defences import (
     store_state,
 )
 from hushbit.lab.sim.metrics import Distortion, add_rows, distortion
-from hushbit.lab.sim.server_steps import include_model, start_average
+from hushbit.lab.sim.server_steps import Params, State, include_model, start_average
 from hushbit.lab.sim.setup import Setup
 from hushbit.lab.sim.training import (
     LocalChunk,
+    StateRows,
     concat_chunks,
     evaluate,
     fresh_state,
@@ -76,16 +77,12 @@ class PhaseTimer:
         """Time the body of the with statement."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
-        self._add(name, time.perf_counter() - wall, time.process_time() - cpu)
+        self.include({name: time.perf_counter() - wall}, {name: time.process_time() - cpu})
 
-    def include(self, other: "PhaseTimer") -> None:
-        """Add the seconds of another timer."""
-        for name, wall in other.wall.items():
-            self._add(name, wall, other.cpu[name])
-
-    def _add(self, name: str, wall: float, cpu: float) -> None:
-        self.wall[name] = self.wall.get(name, 0.0) + wall
-        self.cpu[name] = self.cpu.get(name, 0.0) + cpu
+    def include(self, wall: Mapping[str, float], cpu: Mapping[str, float]) -> None:
+        """Add seconds by phase."""
+        for total, more in ((self.wall, wall), (self.cpu, cpu)):
+            total |= {name: total.get(name, 0.0) + spent for name, spent in more.items()}
 
 
 MIN_TRIM_BYTES = 64 << 20
@@ -136,11 +133,11 @@ class UserBatch:
     """
 
     round: int
-    users: NDArray[np.int64]
-    params: NDArray[np.float32]
+    users: Ints
+    params: Params
     mechanism: Mechanism
-    local_state: Mapping[str, NDArray[np.float32]] | None = None
-    defence_state: DefenceState | None = None
+    local_state: StateRows | None = None
+    defence_state: DefenceState = field(default_factory=DefenceState)
 
 
 @dataclass
@@ -151,7 +148,7 @@ class BatchResult:
     """
 
     tally: Tally
-    total: NDArray[np.float64]
+    total: Floats
     honest: int = 0
     loss: float = 0.0
     bytes_up: int = 0
@@ -160,10 +157,6 @@ class BatchResult:
     ballots: Ballots | None = None
     chunks: list[LocalChunk] = field(default_factory=list)
     clock: PhaseTimer = field(default_factory=PhaseTimer)
-
-    def mean(self) -> NDArray[np.float64]:
-        """The true mean update of honest users; NaN in a round that has none."""
-        return self.total / self.honest if self.honest else np.full_like(self.total, np.nan)
 
 
 def split_users(setup: Setup, whole: UserBatch) -> Iterator[UserBatch]:
@@ -204,11 +197,7 @@ def train_and_tally(
 
 
 def train_users(
-    setup: Setup,
-    number: int,
-    users: NDArray[np.int64],
-    params: NDArray[np.float32],
-    local_state: Mapping[str, NDArray[np.float32]] | None = None,
+    setup: Setup, number: int, users: Ints, params: Params, local_state: StateRows | None = None
 ) -> Iterator[LocalChunk]:
     """The updates of users in round `number` (from 0), chunk by chunk."""
     return local_updates(
@@ -219,7 +208,7 @@ def train_users(
         setup.local,
         round_number=number,
         seed=setup.settings.seed,
-        state=local_state or None,
+        state=local_state,
     )
 
 
@@ -240,9 +229,8 @@ def merge_results(left: BatchResult, right: BatchResult) -> BatchResult:
     tally = left.tally.empty_like()
     tally.merge(left.tally)
     tally.merge(right.tally)
-    clock = PhaseTimer()
-    clock.include(left.clock)
-    clock.include(right.clock)
+    clock = PhaseTimer(dict(left.clock.wall), dict(left.clock.cpu))
+    clock.include(right.clock.wall, right.clock.cpu)
     return BatchResult(
         tally,
         left.total + right.total,
@@ -285,7 +273,7 @@ def _encode_chunk(
             updates,
             attackers,
             tally.round_key,
-            None if batch.defence_state is None else batch.defence_state.drift_direction,
+            batch.defence_state.drift_direction,
         )
     with result.clock.phase("tally"):
         result.removals = count_defended(settings, tally, ballots, attackers, batch.defence_state)
@@ -297,7 +285,7 @@ def _encode_chunk(
     return ballots
 
 
-def add_losses(total: float, losses: NDArray[np.float32]) -> float:
+def add_losses(total: float, losses: Params) -> float:
     """Add losses to a sum one after the other, so that no grouping changes it."""
     for loss in losses.tolist():
         total += loss
@@ -314,12 +302,12 @@ class RunState:
     """Everything that changes from round to round, and that a checkpoint must hold."""
 
     round: int
-    params: NDArray[np.float32]
-    server: dict[str, NDArray[np.float64]]
-    local: dict[str, NDArray[np.float32]]
-    average: dict[str, NDArray[np.float64]]
-    tuning: dict[str, NDArray[np.float64]] = field(default_factory=dict)
-    defence: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    params: Params
+    server: State
+    local: StateRows
+    average: State
+    tuning: State = field(default_factory=dict)
+    defence: State = field(default_factory=dict)
 
 
 def initial_state(setup: Setup) -> RunState:
@@ -344,13 +332,13 @@ class Aggregate:
     `chunks` hold the optimizer state that users keep.
     """
 
-    users: NDArray[np.int64]
+    users: Ints
     estimate: Estimate
     noise: float | None
-    true_mean: NDArray[np.float64]
+    true_mean: Floats
     loss: float
     chunks: list[LocalChunk]
-    tuning: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    tuning: State = field(default_factory=dict)
     bytes_up: int = 0
     overload_rate: float = math.nan
     removals: RemovalShares | None = None
@@ -371,7 +359,7 @@ def ballots(
     settings, mechanism = setup.settings, setup.mechanism.with_state(state.tuning)
     users = sample_users(setup, state.round)
     history = load_state(state.defence, users, state.params)
-    whole = UserBatch(state.round, users, state.params, mechanism, state.local or None, history)
+    whole = UserBatch(state.round, users, state.params, mechanism, state.local, history)
     runner = SerialEngine() if engine is None or state.local or observer else engine
     work = partial(train_and_tally, observer=observer) if observer else train_and_tally
     with publish_round(setup.ballots, state.round):
@@ -383,7 +371,7 @@ def ballots(
         users=users,
         estimate=estimate,
         noise=float(estimate.variance.mean()),
-        true_mean=result.mean(),
+        true_mean=result.total / (result.honest or math.nan),  # NaN without honest users
         loss=result.loss,
         chunks=result.chunks,
         tuning=tuning,
@@ -394,7 +382,7 @@ def ballots(
     )
 
 
-def sample_users(setup: Setup, number: int) -> NDArray[np.int64]:
+def sample_users(setup: Setup, number: int) -> Ints:
     """The users of a round, ascending."""
     count = max(1, round(setup.settings.participation * setup.federation.users))
     if count == setup.federation.users:
@@ -426,7 +414,7 @@ class RoundResult:
     overload_rate: float
     training_loss: float
     distortion: Distortion
-    true_mean: NDArray[np.float64] = field(repr=False)
+    true_mean: Floats = field(repr=False)
     estimate: Estimate = field(repr=False)
     test_accuracy: float | None = None
     test_loss: float | None = None
@@ -443,14 +431,11 @@ class RoundResult:
         times = {f"seconds_{phase}": spent for phase, spent in self.seconds.items()}
         times |= {f"cpu_seconds_{phase}": spent for phase, spent in self.cpu_seconds.items()}
         plain = {key: value for key, value in vars(self).items() if key not in UNLOGGED_FIELDS}
-        return {"round": self.number, **plain, **self.distortion.row(), **times}
+        return {"round": self.number, **plain, **vars(self.distortion), **times}
 
 
 def run_rounds(
-    setup: Setup,
-    state: RunState,
-    engine: Engine | None = None,
-    aggregator: Aggregator = ballots,
+    setup: Setup, state: RunState, engine: Engine | None = None, aggregator: Aggregator = ballots
 ) -> Iterator[RoundResult]:
     """Run the rounds after `state`, which is changed in place, up to the last one."""
     while state.round < setup.settings.rounds:
@@ -458,10 +443,7 @@ def run_rounds(
 
 
 def one_round(
-    setup: Setup,
-    state: RunState,
-    engine: Engine | None = None,
-    aggregator: Aggregator = ballots,
+    setup: Setup, state: RunState, engine: Engine | None = None, aggregator: Aggregator = ballots
 ) -> RoundResult:
     """Aggregate the users of one round and move the model; a failed step changes no state."""
     settings, before = setup.settings, state.params

@@ -28,12 +28,15 @@ PARTITION_OPTIONS = {
 }
 
 
-def _option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def _option(default: Any, text: str, low: int | None = None) -> Any:
+    """An option with its help text; `low` is the smallest value of a whole number."""
+    return field(default=default, metadata={"help": text, "low": low})
 
 
-def _one_of(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"
+def _choice(default: str, text: str, names: tuple[str, ...]) -> Any:
+    """An option that takes one of the names."""
+    text = f"{text}: {', '.join(names[:-1])} or {names[-1]}."
+    return field(default=default, metadata={"help": text, "names": names})
 
 
 @dataclass(frozen=True)
@@ -45,16 +48,14 @@ class Settings:
     weights_file: str | None = _option(
         None, "File with the initial weights of resnet18; default: random weights."
     )
-    users: int = _option(100, "Number of users.")
-    partition: str = _option(
-        "per-user", f"How samples are split among users: {_one_of(PARTITIONS)}."
-    )
-    samples_per_user: int = _option(5, "Samples per user (partition per-user).")
+    users: int = _option(100, "Number of users.", low=1)
+    partition: str = _choice("per-user", "How samples are split among users", PARTITIONS)
+    samples_per_user: int = _option(5, "Samples per user (partition per-user).", low=1)
     replace: bool = _option(False, "Draw samples with replacement (partition per-user).")
     alpha: float = _option(0.5, "Concentration of the Dirichlet distribution (dirichlet).")
-    shards_per_user: int = _option(2, "Shards per user (partition shards).")
-    validation: int = _option(0, "Number of training samples held out for validation.")
-    rounds: int = _option(30, "Number of rounds.")
+    shards_per_user: int = _option(2, "Shards per user (partition shards).", low=1)
+    validation: int = _option(0, "Number of training samples held out for validation.", low=0)
+    rounds: int = _option(30, "Number of rounds.", low=1)
     participation: float = _option(1.0, "Share of users that take part in each round.")
     mechanism: str = _option(
         "cpa",
@@ -95,8 +96,8 @@ class Settings:
     schedule: str = _option(
         "constant", "Learning-rate schedule: constant, or decay as rate / (1 + round / 10)."
     )
-    steps: int = _option(1, "Local steps per round.")
-    batch_size: int = _option(16, "Samples per local step.")
+    steps: int = _option(1, "Local steps per round.", low=1)
+    batch_size: int = _option(16, "Samples per local step.", low=1)
     optimizer: str = _option("sgd", "Local optimizer: sgd or adam.")
     momentum: float = _option(0.0, "Momentum of the local optimizer (sgd).")
     keep_momentum: bool = _option(False, "Keep the state of local optimizers between rounds.")
@@ -108,34 +109,25 @@ class Settings:
     server_rate: float = _option(1.0, "Server learning rate.")
     server_momentum: float | None = _option(None, "Momentum of the server step (momentum).")
     average_weights: bool = _option(False, "Evaluate the average of the models of all rounds.")
-    attack: str = _option("none", f"Attack: {_one_of(ATTACK_CHOICES)}.")
+    attack: str = _choice("none", "Attack", ATTACK_CHOICES)
     attackers: float = _option(0.0, "Share of users that attack.")
-    defence: str = _option("none", f"Defence: {_one_of(DEFENCES)}.")
-    seed: int = _option(0, "Seed of data split, initial weights, batches and simulated coins.")
-    evaluate_every: int = _option(1, "Number of rounds between evaluations of the model.")
+    defence: str = _choice("none", "Defence", DEFENCES)
+    seed: int = _option(0, "Seed of data split, initial weights, batches, simulated coins.", low=0)
+    evaluate_every: int = _option(1, "Number of rounds between evaluations of the model.", low=1)
     memory_mb: float = _option(16.0, "Memory in MB for updates that are held at once.")
     delta: float = _option(1e-5, "Delta of the reported (epsilon, delta) guarantees.")
 
     def __post_init__(self) -> None:
-        for name in (
-            "users",
-            "samples_per_user",
-            "rounds",
-            "steps",
-            "batch_size",
-            "evaluate_every",
-            "shards_per_user",
-        ):
-            check_int(name, getattr(self, name), 1)
-        check_int("validation", self.validation, 0)
-        check_int("seed", self.seed, 0)
+        for name, option in FIELDS.items():
+            low, names = option.metadata.get("low"), option.metadata.get("names")
+            if low is not None:
+                check_int(name, getattr(self, name), low)
+            if names is not None:
+                check_choice(name, getattr(self, name), names)
         for name in ("server_rate", "memory_mb", "alpha"):
             check_positive(name, getattr(self, name))
         if self.rate is not None:
             check_positive("rate", self.rate)
-        check_choice("partition", self.partition, PARTITIONS)
-        check_choice("attack", self.attack, ATTACK_CHOICES)
-        check_choice("defence", self.defence, DEFENCES)
         check_choice("schedule", self.schedule, SCHEDULES)
         if not 0 < check_float("participation", self.participation) <= 1:
             raise InvalidInput(f"participation must lie in (0, 1]; got {self.participation}")

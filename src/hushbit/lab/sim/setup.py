@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.baselines.entry_mechanism import PRESETS
-from hushbit.checks import check_choice, check_int
+from hushbit.checks import check_int
 from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks.ballots import choose_attackers
@@ -148,11 +147,7 @@ def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> M
 def _build(name: str, model: Model, given: dict[str, Any]) -> Mechanism:
     """A mechanism of the registry, with the defaults of the simulator."""
     kind: Any = BY_NAME[name]
-    if "preset" in kind.parameters() and name in ("laplace", "signsgd", "jopeq"):
-        authors = check_choice("preset", given.get("preset", "honest"), PRESETS) == "authors"
-    else:
-        authors = given.get("preset") == "authors"
-    given = dict(given)
+    given, authors = dict(given), given.get("preset") == "authors"
     if name == "laplace" and authors:
         _refuse(given, "radius")
         given["layers"] = tuple(slot.stop - slot.start for slot in model.shapes)

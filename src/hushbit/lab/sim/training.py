@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hushbit.errors import NotFinite
 from hushbit.lab.sim import fast_steps
-from hushbit.lab.sim.models import Model, flat_tensor
+from hushbit.lab.sim.models import Masks, Model, Tensors, flat_tensor
 from hushbit.lab.sim.optimizers import LocalState, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Indices
 
@@ -247,12 +247,7 @@ def shared_logits(model: Model, weights: Tensor, x: Tensor) -> Tensor:
 
 
 def shared_gradients(
-    model: Model,
-    weights: Tensor,
-    x: Tensor,
-    y: Tensor,
-    present: Tensor,
-    masks: tuple[Tensor, ...],
+    model: Model, weights: Tensor, x: Tensor, y: Tensor, present: Tensor, masks: Masks
 ) -> tuple[Tensor, Tensor]:
     """Return gradients (users, dim) of each user's mean loss, and the losses.
 
@@ -290,7 +285,7 @@ class _Job:
         return self.settings.rate.at(self.round_number * self.settings.steps + step)
 
     def gradients(
-        self, weights: Tensor, x: Tensor, y: Tensor, present: Tensor, masks: tuple[Tensor, ...]
+        self, weights: Tensor, x: Tensor, y: Tensor, present: Tensor, masks: Masks
     ) -> tuple[Tensor, Tensor]:
         """Return gradient and loss of each user, at weights shared by all or one row per user."""
         shared = weights.dim() == 1
@@ -305,12 +300,7 @@ class _Job:
         return torch.cat(pieces, dim=1), losses
 
     def _loss(
-        self,
-        tensors: Mapping[str, Tensor],
-        x: Tensor,
-        y: Tensor,
-        present: Tensor,
-        masks: tuple[Tensor, ...],
+        self, tensors: Tensors, x: Tensor, y: Tensor, present: Tensor, masks: Masks
     ) -> Tensor:
         logits = self.model.forward(tensors, x, masks, present)
         losses = F.cross_entropy(logits, y, reduction="none")
