@@ -105,6 +105,8 @@ def test_users_of_a_federation_may_hold_different_numbers_of_samples() -> None:
         lambda: partition.hold_out(10, 10, rng()),
         lambda: Federation.of(np.zeros((2, 1, 1, 1)), np.zeros(2, int), [np.array([0])]),
         lambda: Federation.of(np.zeros((2, 1, 1, 1), np.uint8), np.zeros(3, int), [[0]]),
+        lambda: Federation.of(np.zeros((2, 1, 1, 1), np.uint8), np.zeros(2, int), [[2]]),
+        lambda: Federation.of(np.zeros((2, 1, 1, 1), np.uint8), np.zeros(2, int), [[-1]]),
     ],
 )
 def test_wrong_arguments_raise(call) -> None:

@@ -241,13 +241,12 @@ def test_accuracy_and_loss_by_hand() -> None:
     assert score.loss == pytest.approx(expected, rel=1e-6)
 
 
-def test_weights_that_are_not_finite_are_refused_before_training() -> None:
-    model = build_model("linear", (1, 8, 8), 10)
-    params, settings = np.full(650, np.nan, np.float32), LocalSettings(ConstantRate(0.1))
-    with pytest.raises(NotFinite):
-        local_updates(
-            model, params, federation([2, 2]), np.arange(2), settings, round_number=0, seed=0
-        )
+@pytest.mark.parametrize(("value", "classes"), [(np.nan, 10), (0.0, 12)])
+def test_wrong_weights_and_labels_are_refused_before_training(value: float, classes: int) -> None:
+    model, settings = build_model("linear", (1, 8, 8), 10), LocalSettings(ConstantRate(0.1))
+    params, fed = np.full(650, value, np.float32), federation([50, 50], classes=classes)
+    with pytest.raises(NotFinite if np.isnan(value) else InvalidInput):
+        local_updates(model, params, fed, np.arange(2), settings, round_number=0, seed=0)
 
 
 @pytest.mark.parametrize(

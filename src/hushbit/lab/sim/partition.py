@@ -142,6 +142,8 @@ class Federation:
         else:
             members = np.concatenate(parts)
             starts = narrow_dtype(np.cumsum([0, *(len(part) for part in parts)]))
+        if members.size and not 0 <= members.min() <= members.max() < len(labels):
+            raise InvalidInput(f"rows of users must lie in 0..{len(labels) - 1}")
         return cls(images, labels.astype(np.int64), narrow_dtype(members), starts)
 
     @property

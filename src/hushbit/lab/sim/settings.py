@@ -112,7 +112,7 @@ class Settings:
     attack: str = _choice("none", "Attack", ATTACK_CHOICES)
     attackers: float = _option(0.0, "Share of users that attack.")
     defence: str = _choice("none", "Defence", DEFENCES)
-    seed: int = _option(0, "Seed of data split, initial weights, batches, simulated coins.", low=0)
+    seed: int = _option(0, "Seed of data split, weights, batches and simulated coins.", low=0)
     evaluate_every: int = _option(1, "Number of rounds between evaluations of the model.", low=1)
     memory_mb: float = _option(16.0, "Memory in MB for updates that are held at once.")
     delta: float = _option(1e-5, "Delta of the reported (epsilon, delta) guarantees.")

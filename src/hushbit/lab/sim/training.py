@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hushbit.errors import NotFinite
+from hushbit.errors import InvalidInput, NotFinite
 from hushbit.lab.sim import fast_steps
 from hushbit.lab.sim.models import Masks, Model, Tensors, flat_tensor
 from hushbit.lab.sim.optimizers import LocalState, Optimizer, Rate
@@ -97,6 +97,8 @@ def local_updates(
     Chunks follow ascending user number. `state` holds one row per user of the federation (see
     `fresh_state`) and is only read; `store_rows` stores the rows that a chunk returns.
     """
+    if not 0 <= federation.labels.min() <= federation.labels.max() < model.classes:
+        raise InvalidInput(f"labels must lie in 0..{model.classes - 1}; build another model")
     batch = max(1, min(settings.batch_size, federation.largest))
     job = _Job(model, flat_tensor(params), federation, settings, batch, round_number)
     chosen = np.sort(users)
