@@ -9,13 +9,13 @@ from hushbit.lab.experiments import auto_accuracy
 from hushbit.lab.experiments.auto_accuracy import (
     ACCURACY_TASKS,
     AUTO,
-    CIFAR_TASKS,
+    CIFAR_TASK,
     VANILLA,
     gap_check,
     settings_of,
     tuned,
 )
-from hushbit.lab.experiments.experiment import ExperimentRunner
+from hushbit.lab.experiments.experiment import ExperimentRunner, Measured
 from hushbit.lab.experiments.results import Cell
 from hushbit.lab.sim.run import run
 from hushbit.lab.sim.settings import Settings
@@ -40,7 +40,7 @@ class FakeLab:
         return [Seen(-abs(s.rate - 0.1) + (s.server_name == "filter")) for s in wanted]
 
 
-@pytest.mark.parametrize("task", [*ACCURACY_TASKS, CIFAR_TASKS], ids=lambda task: str(task.where))
+@pytest.mark.parametrize("task", [*ACCURACY_TASKS, CIFAR_TASK], ids=lambda task: str(task.where))
 @pytest.mark.parametrize("scheme", [AUTO, VANILLA])
 def test_sides_differ_in_the_mechanism_only(task, scheme):
     made = settings_of(task, scheme, 10)
@@ -99,7 +99,12 @@ class AblationLab(FakeLab):
     asked: list[object] = dataclasses.field(default_factory=list)
 
     def measure(self, series):
-        return [[Gave(90.0 - n + 10 * seed) for seed in self.seeds] for n, _ in enumerate(series)]
+        return Measured(
+            tuple(
+                (one, tuple(Gave(90.0 - n + 10 * seed) for seed in self.seeds))
+                for n, one in enumerate(series)
+            )
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -134,7 +134,7 @@ def test_a_plan_names_every_cell_once_and_no_kept_one(tmp_path):
 
 
 def _experiment(name: str, find) -> Experiment:
-    return Experiment(name, name, "nowhere", "none", "mnist", find)
+    return Experiment(name, find, name, "nowhere", "none", "mnist")
 
 
 def test_experiments_run_side_by_side_and_the_first_error_is_told(tmp_path):

@@ -74,6 +74,14 @@ def test_every_experiment_of_the_paper_has_a_name():
     assert all(name == one.name for name, one in EXPERIMENTS.items())
 
 
+def test_the_catalogue_describes_every_experiment_and_no_other():
+    assert list(EXPERIMENTS) == list(base.CATALOGUE["experiments"])
+    for one in EXPERIMENTS.values():
+        texts = (one.title, one.about, *one.choices, *one.notes, *one.quick_notes)
+        assert not [text for text in texts if not text or "\n" in text or "{" in text]
+    assert f"accuracy of {base.TUNING_SEEDS} seeds" in EXPERIMENTS["nested"].choices[2]
+
+
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", TRAINED)
 def test_every_experiment_writes_a_complete_result(instant, tmp_path, name, quick):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hushbit.lab.experiments.cells import Outcome
-from hushbit.lab.experiments.experiment import ExperimentRunner
+from hushbit.lab.experiments.experiment import ExperimentRunner, Measured
 from hushbit.lab.experiments.reproduce import EXPERIMENTS, planned_cells
 from hushbit.lab.experiments.robustness import (
     ATTACKS,
@@ -36,6 +36,11 @@ PLAIN = Outcome(
 )
 
 
+def measured(series, outcomes):
+    """Series with these outcomes."""
+    return Measured(tuple(zip(series, map(tuple, outcomes), strict=True)))
+
+
 def findings_with(changes, series):
     """Findings where every outcome is the plain one except for changes by attack."""
     outcomes = []
@@ -45,7 +50,7 @@ def findings_with(changes, series):
         if spectral:
             more |= changes.get(one.where["attack"], {})
         outcomes.append([replace(PLAIN, **more)])
-    return findings(series, outcomes)
+    return findings(measured(series, outcomes))
 
 
 def test_every_attack_is_run_with_and_without_the_filter():
@@ -102,7 +107,7 @@ def test_a_claim_must_hold_for_every_seed():
         ]
         place = next(i for i, one in enumerate(series) if one.where["attack"] == "little")
         outcomes[place][1] = replace(outcomes[place][1], accuracy=89.0 - lost)
-        (check,) = (c for c in findings(series, outcomes).checks if "little" in c.claim)
+        (check,) = (c for c in findings(measured(series, outcomes)).checks if "little" in c.claim)
         assert check.holds == holds
         assert f"at most {lost} lost in 3 seeds" in check.figure
 
@@ -117,7 +122,7 @@ def test_figures_compare_means_over_the_same_seeds():
         ]
         for one in series
     ]
-    (check,) = (c for c in findings(series, outcomes).checks if "flip" in c.claim)
+    (check,) = (c for c in findings(measured(series, outcomes)).checks if "flip" in c.claim)
     assert check.figure == "88.0 against 88.0 without attackers"
 
 
@@ -161,7 +166,10 @@ def test_claims_are_about_all_shares_up_to_the_stated_one(attack, x, lost, holds
     ]
     assert sum(attacked) == 1
     outcomes = [[replace(PLAIN, accuracy=88.0 - lost * here)] for here in attacked]
-    made = {check.claim.split(":")[0]: check for check in share_findings(series, outcomes).checks}
+    made = {
+        check.claim.split(":")[0]: check
+        for check in share_findings(measured(series, outcomes)).checks
+    }
     other = {"sybils": "adaptive", "adaptive": "sybils"}[attack]
     assert (made[attack].holds, made[other].holds) == (holds, True)
     if not holds:

@@ -9,7 +9,7 @@ from hushbit.errors import InvalidInput
 from hushbit.lab.experiments.cells import run_outcome
 from hushbit.lab.experiments.paper import authors, federation
 from hushbit.lab.experiments.results import read_result
-from hushbit.lab.experiments.theorems import THEOREM1, Theorem1Case
+from hushbit.lab.experiments.theorems import Theorem1Case
 from hushbit.lab.report.docs_pages import BEGIN, END, reproduction_document, write_docs
 from hushbit.lab.report.document import Link, Picture
 from hushbit.lab.report.html import write_page
@@ -62,7 +62,7 @@ def test_links_of_the_overview_lead_to_headings():
 
 
 def test_formulas_of_theorem_1_are_reproduced():
-    kept = {(c.scheme, str(c.where), c.x): c for c in read_result(RESULTS / THEOREM1.name).cells}
+    kept = {(c.scheme, str(c.where), c.x): c for c in read_result(RESULTS / "theorem1").cells}
     spot = Theorem1Case(10, 0.5, "Z", 1, 1)
     for cell in spot.cells(1):
         if cell.variant in ("exact", "bound", "published"):

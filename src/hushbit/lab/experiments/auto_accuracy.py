@@ -11,17 +11,15 @@ Two more questions are answered beside it:
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.lab.experiments.cells import Outcome
+from hushbit.checks import Floats
 from hushbit.lab.experiments.experiment import (
     Coordinates,
-    Experiment,
     ExperimentRunner,
     Findings,
     Grid,
@@ -30,10 +28,13 @@ from hushbit.lab.experiments.experiment import (
     cell_of,
     cells_of,
     chosen_text,
+    experiment,
     interval,
-    privacy_lines,
+    place_text,
+    select,
+    table_axes,
 )
-from hushbit.lab.experiments.results import Axes, Cell, Check, Metric
+from hushbit.lab.experiments.results import Cell, Check
 from hushbit.lab.sim.aggregate_sampler import AggregateSampler, aggregate_sampler
 from hushbit.lab.sim.metrics import MeanDenoiser, distortion
 from hushbit.lab.sim.rounds import ballots, initial_state, run_rounds
@@ -41,16 +42,17 @@ from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import Setup, build_setup
 from hushbit.lab.sim.training import LocalChunk
 
-ABLATION_SEEDS = 20
+AUTO, VANILLA = "CPA auto", "vanilla FL"
+METRICS = ("accuracy", "snr_median_db")
+MAX_SEEDS, ABLATION_SEEDS = 5, 20
 REACHES = (0.05, 0.1, 0.2, 0.4)
 PRIVATE = {"epsilon_per_bit": 0.5}
 AUTO_OPTIONS = PRIVATE | {"mechanism": "cpa-auto"}
 BY_HAND = PRIVATE | {"mechanism": "cpa", "server": "filter"}
 """A fixed radius, tuned on validation data; the norm vote needs no such tuning."""
 
-WHOLE = "all of auto"
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
-    WHOLE: (AUTO_OPTIONS, {}),
+    "all of auto": (AUTO_OPTIONS, {}),
     "without filter": (AUTO_OPTIONS | {"server": "plain"}, {}),
     "without vote: fixed radius tuned by hand": (BY_HAND | {"rotate": True}, {"reach": REACHES}),
     "without vote and rotation": (BY_HAND, {"reach": REACHES}),
@@ -60,19 +62,8 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, tuple[Any, ...]]]] = {
 }
 
 
-@dataclass(frozen=True)
-class AblationTask:
-    """A federation in which variants are compared: users, rounds, and the rates to choose from."""
-
-    users: int
-    rounds: int
-    rates: tuple[float, ...]
-
-
-ABLATION_TASKS = (
-    AblationTask(100, 150, (0.05, 0.1, 0.2)),
-    AblationTask(10, 150, (0.03, 0.06, 0.1)),
-)
+ABLATION_RATES = {100: (0.05, 0.1, 0.2), 10: (0.03, 0.06, 0.1)}  # by the number of users
+ABLATION_ROUNDS = 150
 
 
 def ablation(lab: ExperimentRunner) -> tuple[list[Cell], tuple[str, ...]]:
@@ -81,37 +72,33 @@ def ablation(lab: ExperimentRunner) -> tuple[list[Cell], tuple[str, ...]]:
     many = dataclasses.replace(lab, seeds=seeds)
     cells: list[Cell] = []
     chosen: list[str] = []
-    for task in ABLATION_TASKS[:1] if lab.quick else ABLATION_TASKS:
-        series = [_tuned(many, task, name) for name in VARIANTS]
-        found = many.measure(series)
-        for one, outcomes in zip(series, found, strict=True):
-            cells += cells_of(one, outcomes, ("accuracy", "snr_median_db"))
-            if one is not series[0]:
-                cells.append(cell_of(one, "change", changes(found[0], outcomes)))
-        chosen += [_described(one) for one in series]
+    for users in list(ABLATION_RATES)[: 1 if lab.quick else None]:
+        found = many.measure([_tuned(many, users, name) for name in VARIANTS])
+        (_, whole), *_ = found.pairs
+        for one, outcomes in found.pairs:
+            cells += cells_of(one, outcomes, METRICS)
+            if outcomes is not whole:
+                # Seed by seed: same users, same data.
+                changes = [b.accuracy - a.accuracy for a, b in zip(whole, outcomes, strict=True)]
+                cells.append(cell_of(one, "change", changes))
+            radius = f", radius {one.settings.radius:g}" if one.settings.radius else ""
+            chosen.append(
+                f"{one.where['ablation']}, K = {users}: rate {one.settings.local_rate:g}{radius}"
+            )
     return cells, tuple(chosen)
 
 
-def changes(whole: list[Outcome], variant: list[Outcome]) -> list[float]:
-    """Accuracy of a variant less that of all of AutoCPA, seed by seed: same users, same data."""
-    return [b.accuracy - a.accuracy for a, b in zip(whole, variant, strict=True)]
-
-
-def _tuned(lab: ExperimentRunner, task: AblationTask, name: str) -> Series:
+def _tuned(lab: ExperimentRunner, users: int, name: str) -> Series:
     options, own = VARIANTS[name]
-    rounds = lab.rounds_of(task.rounds)
-    start = Settings(
-        dataset="mnist",
-        model="linear",
-        users=task.users,
-        validation=10_000,
-        rounds=rounds,
-        evaluate_every=rounds,
-        **options,
-    )
-    best = most_accurate(lab, start, {"rate": task.rates, **own})
-    where: Coordinates = {"ablation": name, "model": "linear", "users": task.users}
-    return Series("CPA auto", "corrected", best, where)
+    start = _task_settings(lab.rounds_of(ABLATION_ROUNDS), model="linear", users=users, **options)
+    best = most_accurate(lab, start, {"rate": ABLATION_RATES[users], **own})
+    where: Coordinates = {"ablation": name, "model": "linear", "users": users}
+    return Series(AUTO, "corrected", best, where)
+
+
+def _task_settings(rounds: int, **options: Any) -> Settings:
+    task = {"dataset": "mnist"} | options
+    return Settings(validation=10_000, rounds=rounds, evaluate_every=rounds, **task)
 
 
 def most_accurate(lab: ExperimentRunner, start: Settings, grid: Grid) -> Settings:
@@ -119,14 +106,6 @@ def most_accurate(lab: ExperimentRunner, start: Settings, grid: Grid) -> Setting
     tried = candidates(start, grid)
     outcomes = lab.run(tried, "tuning")
     return tried[max(range(len(tried)), key=lambda n: outcomes[n].validation)]
-
-
-def _described(one: Series) -> str:
-    radius = f", radius {one.settings.radius:g}" if one.settings.radius else ""
-    return (
-        f"{one.where['ablation']}, K = {one.where['users']}: rate {one.settings.local_rate:g}"
-        f"{radius}"
-    )
 
 
 OTHER_ROUNDS, PUBLISHED_RADIUS, WANTED = 30, 0.05, 5.0
@@ -196,7 +175,7 @@ def snr_beside_authors(lab: ExperimentRunner, run: Settings) -> list[Check]:
     return [_snr_check(lab, settings) for settings in (run, *more)]
 
 
-def mean_gains(runs: Sequence[Sequence[Ratios]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def mean_gains(runs: Sequence[Sequence[Ratios]]) -> tuple[Floats, Floats]:
     """Decibels above the published decoder by round, mean over runs: denoised, as trained on."""
     best, plain = (
         np.mean([[getattr(one, name) - one.published for one in run] for run in runs], axis=0)
@@ -207,10 +186,9 @@ def mean_gains(runs: Sequence[Sequence[Ratios]]) -> tuple[NDArray[np.float64], N
 
 def _snr_check(lab: ExperimentRunner, settings: Settings) -> Check:
     runs = []
-    for number, seed in enumerate(lab.seeds):
+    for number, seed in enumerate(lab.seeds, 1):
         runs.append(ratios(dataclasses.replace(settings, seed=seed), lab.data))
-        if lab.watch is not None:
-            lab.watch("SNR round by round", number + 1, len(lab.seeds))
+        lab.watch("SNR round by round", number, len(lab.seeds))
     gains, plain = mean_gains(runs)
     worst, rate = int(np.argmin(gains)), settings.local_rate
     return Check(
@@ -224,138 +202,75 @@ def _snr_check(lab: ExperimentRunner, settings: Settings) -> Check:
     )
 
 
-EPSILON = 0.5
 FAILED_BELOW = 20.0  # points below the median of its seeds
-AUTO, VANILLA = "CPA auto", "vanilla FL"
-ACCURACY_AXES = Axes(
-    "table",
-    None,
-    "",
-    False,
-    (
-        Metric("accuracy", "test accuracy (%)"),
-        Metric("snr_median_db", "SNR, median over rounds (10 log10, dB)"),
-        Metric("change", "accuracy less that of all of auto, seed by seed (points)"),
-    ),
-)
 
 
 @dataclass(frozen=True)
 class AccuracyTask:
-    """A federation, the rates that both sides choose from, and the largest accuracy gap claimed.
+    """A federation, the rates that both sides choose from, and the largest accuracy gap claimed."""
 
-    `max_seeds` limits the seeds of tasks that take long.
-    """
-
-    where: Coordinates
-    options: dict[str, Any]
+    data: str
+    model: str
+    users: int
     rounds: int
     rates: tuple[float, ...]
     gap: float
-    max_seeds: int = 5
+    options: dict[str, Any] = field(default_factory=dict)
 
-
-def _mnist(
-    model: str, users: int, rounds: int, rates: tuple[float, ...], gap: float, max_seeds: int = 5
-) -> AccuracyTask:
-    where: Coordinates = {"data": "MNIST", "model": model, "users": users}
-    return AccuracyTask(where, {"model": model, "users": users}, rounds, rates, gap, max_seeds)
+    @property
+    def where(self) -> Coordinates:
+        """The coordinates of its cells."""
+        return {"data": self.data, "model": self.model, "users": self.users}
 
 
 ACCURACY_TASKS = (
-    _mnist("linear", 1000, 150, (0.1, 0.2), 0.5),
-    _mnist("linear", 100, 150, (0.05, 0.1, 0.2), 0.5),
-    _mnist("linear", 10, 150, (0.03, 0.06, 0.1), 2.0),
-    AccuracyTask(
-        {"data": "QMNIST by writer", "model": "linear", "users": 530},
-        {"model": "linear", "users": 530, "partition": "writer"},
-        150,
-        (0.1, 0.2),
-        1.0,
-    ),
-    _mnist("mlp", 1000, 150, (0.2, 0.3, 0.5), 1.0),
-    _mnist("cnn2", 100, 300, (0.1, 0.2), 2.0),
+    AccuracyTask("MNIST", "linear", 1000, 150, (0.1, 0.2), 0.5),
+    AccuracyTask("MNIST", "linear", 100, 150, (0.05, 0.1, 0.2), 0.5),
+    AccuracyTask("MNIST", "linear", 10, 150, (0.03, 0.06, 0.1), 2.0),
+    AccuracyTask("QMNIST by writer", "linear", 530, 150, (0.1, 0.2), 1.0, {"partition": "writer"}),
+    AccuracyTask("MNIST", "mlp", 1000, 150, (0.2, 0.3, 0.5), 1.0),
+    AccuracyTask("MNIST", "cnn2", 100, 300, (0.1, 0.2), 2.0),
 )
-CIFAR_TASKS = AccuracyTask(
-    {"data": "CIFAR-10", "model": "cnn2", "users": 1000},
-    {"dataset": "cifar10", "model": "cnn2", "users": 1000, "samples_per_user": 40, "batch_size": 5},
-    200,
-    (0.1, 0.2),
-    2.0,
-)
+CIFAR_OPTIONS = {"dataset": "cifar10", "samples_per_user": 40, "batch_size": 5}
+CIFAR_TASK = AccuracyTask("CIFAR-10", "cnn2", 1000, 200, (0.1, 0.2), 2.0, CIFAR_OPTIONS)
 QUICK_TASKS = ACCURACY_TASKS[1:3]
 
 
 def settings_of(task: AccuracyTask, scheme: str, rounds: int) -> Settings:
     """The settings of one side of a task, before its rate is tuned."""
-    private: dict[str, Any] = {"mechanism": "cpa-auto", "epsilon_per_bit": EPSILON}
-    side = private if scheme == AUTO else {"mechanism": "fedavg"}
-    common: dict[str, Any] = {
-        "dataset": "mnist",
-        "validation": 10_000,
-        "rounds": rounds,
-        "evaluate_every": rounds,
-    }
-    return Settings(**(common | side | task.options))
-
-
-def grid_of(task: AccuracyTask) -> Grid:
-    """What both sides tune: the rate, and whether the server filters."""
-    return {"rate": task.rates, "server": ("plain", "filter")}
-
-
-def find_accuracy_auto(lab: ExperimentRunner) -> Findings:
-    """Tune both sides by validation accuracy on one seed, measure on others, check the gaps."""
-    return compared(lab, QUICK_TASKS if lab.quick else ACCURACY_TASKS, extras=True)
-
-
-def find_accuracy_cifar(lab: ExperimentRunner) -> Findings:
-    """As `find_accuracy_auto` on CIFAR-10, which takes hours."""
-    return compared(lab, (CIFAR_TASKS,), extras=False)
+    side = AUTO_OPTIONS if scheme == AUTO else {"mechanism": "fedavg"}
+    return _task_settings(rounds, model=task.model, users=task.users, **side, **task.options)
 
 
 def compared(lab: ExperimentRunner, tasks: Sequence[AccuracyTask], *, extras: bool) -> Findings:
     """Compare both sides of every task; with `extras`, also the ablation and the SNR by round."""
-    series, found = [], []
-    for task in tasks:
-        sides = [
-            Series(scheme, "corrected", tuned(lab, task, scheme), task.where)
-            for scheme in (VANILLA, AUTO)
-        ]
-        fewer = dataclasses.replace(lab, seeds=lab.seeds[: task.max_seeds])
-        series += sides
-        found += fewer.measure(sides)
-    cells: list[Cell] = []
-    for one, outcomes in zip(series, found, strict=True):
-        cells += cells_of(one, outcomes, ("accuracy", "snr_median_db"))
+    series = [
+        Series(s, "corrected", tuned(lab, task, s), task.where, max_seeds=MAX_SEEDS)
+        for task in tasks
+        for s in (VANILLA, AUTO)
+    ]
+    found = lab.measure(series)
+    cells = found.cells(METRICS)
     checks = [gap_check(cells, task) for task in tasks]
     notes: tuple[str, ...] = ()
     if extras:
         more, notes = ablation(lab)
         cells += more
         checks += snr_beside_authors(lab, series[1].settings)
-    return Findings(
-        ACCURACY_AXES,
-        tuple(cells),
-        tuple(checks),
-        (*ACCURACY_CHOICES, *(chosen_text(one) for one in series)),
-        privacy_lines(series, found),
-        notes,
-    )
+    choices = tuple(map(chosen_text, series))
+    axes = table_axes(*METRICS, "change")
+    return Findings(axes, tuple(cells), tuple(checks), choices, found.privacy, notes)
 
 
 def tuned(lab: ExperimentRunner, task: AccuracyTask, scheme: str) -> Settings:
-    """The settings of one side of a task, tuned."""
-    return most_accurate(lab, settings_of(task, scheme, lab.rounds_of(task.rounds)), grid_of(task))
+    """The settings of one side of a task, with the most accurate rate and server step."""
+    start = settings_of(task, scheme, lab.rounds_of(task.rounds))
+    return most_accurate(lab, start, {"rate": task.rates, "server": ("plain", "filter")})
 
 
 def gap_check(cells: Sequence[Cell], task: AccuracyTask) -> Check:
     """Whether AutoCPA is at most so many points below vanilla training, on average over seeds."""
-    at = {
-        cell.scheme: cell
-        for cell in cells
-        if cell.where == task.where and cell.metric == "accuracy"
-    }
+    at = {cell.scheme: cell for cell in select(cells, where=task.where, metric="accuracy")}
     pairs = list(zip(at[VANILLA].seeds, at[AUTO].seeds, strict=True))
     # A seed on which vanilla training failed would hide a gap, so it is left out.
     usual = statistics.median(at[VANILLA].seeds)
@@ -364,39 +279,17 @@ def gap_check(cells: Sequence[Cell], task: AccuracyTask) -> Check:
     vanilla, auto = (statistics.fmean(side) for side in zip(*kept, strict=True))
     lost = [f"{a:.2f}" for a, b in pairs if (a, b) not in kept]
     excluded = f"; without seeds on which vanilla failed ({', '.join(lost)} %)" if lost else ""
-    place = ", ".join(f"{key} {value}" for key, value in task.where.items())
     return Check(
-        f"gap to vanilla at most {task.gap:g} points, {place}",
+        f"gap to vanilla at most {task.gap:g} points, {place_text(task.where)}",
         mean <= task.gap,
         f"{auto:.2f} against {vanilla:.2f}: gap {mean:.2f} ({low:.2f} to {high:.2f}){excluded}",
     )
 
 
-ACCURACY_CHOICES = (
-    "Both sides: one local step of at most 16 samples a round (CIFAR-10: 5 of the user's 40), no "
-    "local momentum, equal rounds. "
-    "The rate and the server's step (plain or filtered) have the highest accuracy on 10 000 "
-    "validation samples with one other seed.",
-    "Rounds are not limited by privacy here: epsilon is per bit, as in the paper; the run's total "
-    "is in the privacy table.",
-)
-ACCURACY_ABOUT = (
-    "Test accuracy of AutoCPA at epsilon 0.5 per bit, one bit per weight and one more for the "
-    "vote on the norm, against federated averaging of the same users without any privacy."
-)
-ACCURACY = Experiment(
-    "accuracy",
-    "Accuracy of one private bit against none",
-    "beyond the paper",
-    ACCURACY_ABOUT,
-    "signal",
-    find_accuracy_auto,
-    seeds=5,
-)
-ACCURACY_CIFAR = dataclasses.replace(
-    ACCURACY,
-    name="accuracy-cifar",
-    title="Accuracy of one private bit on CIFAR-10",
-    group="cifar",
-    find=find_accuracy_cifar,
+EXPERIMENTS = (
+    experiment(
+        "accuracy",
+        lambda lab: compared(lab, QUICK_TASKS if lab.quick else ACCURACY_TASKS, extras=True),
+    ),
+    experiment("accuracy-cifar", lambda lab: compared(lab, (CIFAR_TASK,), extras=False)),
 )

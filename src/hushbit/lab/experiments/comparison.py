@@ -10,36 +10,23 @@ from typing import Any
 
 from hushbit.lab.experiments.cells import Outcome
 from hushbit.lab.experiments.experiment import (
+    TUNING_SEEDS,
     Coordinates,
     ExperimentRunner,
     Grid,
+    Measured,
     Series,
     cell_of,
-    cells_of,
-    chosen_text,
     interval,
-    privacy_lines,
+    place_text,
     published,
+    select,
 )
 from hushbit.lab.experiments.paper import CODE_RATES, corrected, grid_of
-from hushbit.lab.experiments.results import Cell, Check, PrivacyLine
+from hushbit.lab.experiments.results import Cell, Check
 from hushbit.lab.sim.settings import Settings
 
 POINTS, DECIBEL, HIGHER = 3.0, 1.0, 3.0
-SHORT_SEEDS, LONG_SEEDS = 3, 1
-TUNING_CHOICE = (
-    f"Tuned on the mean validation accuracy of {SHORT_SEEDS} seeds that are not reported (of one "
-    "for models beyond the linear one and for schemes that run with one seed), the same rule for "
-    "all schemes. Test accuracy is that of the last round; the published code can test its best "
-    "checkpoint instead, and the paper does not state which."
-)
-SNR_CHOICE = (
-    "SNR of the best guess: that of the server's best guess of a round's mean, which shrinks the "
-    "singular values of the decoded updates of the last five rounds together by the known noise "
-    "variance, and the frequencies of a layer that reads an image. It is computed from what was "
-    "sent anyway, so it costs no privacy; the published decoder has no noise variance. Models are "
-    "trained on the decoded update itself, whose SNR is shown as well."
-)
 
 
 @dataclass(frozen=True)
@@ -59,61 +46,10 @@ class TablePlace:
     small_grid: bool = False
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """All series of a comparison with their outcomes."""
-
-    series: tuple[Series, ...]
-    found: tuple[tuple[Outcome, ...], ...]
-
-    def cells(self, metrics: Sequence[str]) -> list[Cell]:
-        """A cell for each series and metric."""
-        return [
-            cell
-            for one, outcomes in zip(self.series, self.found, strict=True)
-            for cell in cells_of(one, outcomes, metrics)
-        ]
-
-    def curves(self) -> list[Cell]:
-        """Validation accuracy by round, a cell for each evaluated round."""
-        return [
-            cell_of(replace(one, x=float(points[0][0])), "validation", [p[1] for p in points])
-            for one, outcomes in zip(self.series, self.found, strict=True)
-            for points in zip(*(outcome.curve for outcome in outcomes), strict=False)
-        ]
-
-    @property
-    def privacy(self) -> tuple[PrivacyLine, ...]:
-        """The guarantees of the schemes."""
-        return privacy_lines(self.series, self.found)
-
-    @property
-    def tuned(self) -> tuple[str, ...]:
-        """The settings that tuning chose."""
-        return tuple(
-            f"Tuned {chosen_text(one)}" for one in self.series if one.variant == "corrected"
-        )
-
-
-def measure(runner: ExperimentRunner, series: Sequence[Series]) -> Comparison:
-    """Run every series once for each seed."""
-    return Comparison(tuple(series), tuple(tuple(found) for found in runner.measure(series)))
-
-
-def corrected_at(scheme: str, place: TablePlace) -> Settings:
-    """The corrected scheme at a place, before tuning."""
-    return corrected(scheme, **place.options)
-
-
 def grid_at(scheme: str, place: TablePlace) -> Grid:
     """The tuning grid of a scheme for the model and the users of a place."""
     model, users = str(place.options["model"]), int(place.options["users"])
     return grid_of(scheme, model, users, small=place.small_grid)
-
-
-def seeds_at(scheme: str, place: TablePlace) -> int | None:
-    """The limit of seeds that a place has for all schemes."""
-    return place.max_seeds
 
 
 def tuned_series(
@@ -121,9 +57,9 @@ def tuned_series(
     schemes: Sequence[str],
     places: Sequence[TablePlace],
     *,
-    make: Callable[[str, TablePlace], Settings] = corrected_at,
+    make: Callable[[str, TablePlace], Settings] = lambda s, p: corrected(s, **p.options),
     grid: Callable[[str, TablePlace], Grid] = grid_at,
-    limit: Callable[[str, TablePlace], int | None] = seeds_at,
+    limit: Callable[[str, TablePlace], int | None] = lambda s, p: p.max_seeds,
 ) -> list[Series]:
     """Corrected series at all places, with the settings tuned there or at `tuned_at`.
 
@@ -131,11 +67,12 @@ def tuned_series(
     """
     pairs = [(s, n) for s in schemes for n, p in enumerate(places) if limit(s, p) != 0]
     chosen: dict[tuple[str, int], Settings] = {}
-    for short, seeds in ((True, SHORT_SEEDS), (False, LONG_SEEDS)):
+    for short, seeds in ((True, TUNING_SEEDS), (False, 1)):
         part = [
             (s, n)
             for s, n in pairs
-            if places[n].tuned_at is None and _is_short(places[n], limit(s, places[n])) is short
+            if places[n].tuned_at is None
+            and (places[n].options["model"] == "linear" and limit(s, places[n]) is None) is short
         ]
         wanted = [(make(s, places[n]), grid(s, places[n])) for s, n in part]
         chosen |= dict(zip(part, runner.tune(wanted, seeds), strict=True))
@@ -143,30 +80,12 @@ def tuned_series(
     for scheme, number in pairs:
         place = places[number]
         tuned = chosen[scheme, number if place.tuned_at is None else place.tuned_at]
-        settings = replace(
-            make(scheme, place), rate=tuned.rate, radius=tuned.radius, sign_step=tuned.sign_step
-        )
-        max_seeds = limit(scheme, place)
+        size = {name: getattr(tuned, name) for name in ("rate", "radius", "sign_step")}
+        settings, max_seeds = replace(make(scheme, place), **size), limit(scheme, place)
         made.append(Series(scheme, "corrected", settings, place.where, place.x, max_seeds))
     return made
 
 
-def _is_short(place: TablePlace, max_seeds: int | None) -> bool:
-    """Whether runs are short enough to be tuned on several seeds."""
-    return place.options["model"] == "linear" and max_seeds is None
-
-
-RATE_CHOICE = (
-    "The paper does not state the learning rate. The published code has 1, its earlier revision "
-    "0.1; each cell shows the one of these two that is nearer to the published figure (by the "
-    "first seed on models beyond the linear one), and the notes show both. Two schemes depend on "
-    "more, and tables show all values tried: Laplace on the MLP, whose seeds differ by twenty "
-    "points at a rate of 0.1, also has 0.05, with as many rounds and with twice as many (the paper "
-    "states no rounds for the MLP), compared by all seeds; of JoPEQ only results are published, so "
-    "the radius that it clips to is unknown too: of settings within 3 points the one with the "
-    "nearest SNR is shown. Its radii of 0.95 and more were added after smaller ones had not given "
-    "the published figures."
-)
 # Rate and radius: the radius of the other schemes, wider ones, and no clipping from about 1 on.
 JOPEQ_TRIED = (
     *((rate, radius) for radius in (0.05, 0.1, 0.2) for rate in CODE_RATES),
@@ -180,12 +99,11 @@ TOLERANCES = {"accuracy": POINTS, "snr_authors_db": DECIBEL}
 MISSING = -999.0  # in place of a figure that no seed has
 FAR = 1e6  # larger than any distance
 Figures = dict[str, float]
-Variants = Callable[[Series], list[Series]]
 
 
-def at_rates(*rates: float) -> Variants:
+def at_rates(one: Series, *rates: float) -> list[Series]:
     """The series at each of these rates."""
-    return lambda one: [_with(one, rate=rate) for rate in rates]
+    return [_with(one, rate=rate) for rate in rates]
 
 
 def unknown_settings(one: Series) -> list[Series]:
@@ -193,7 +111,7 @@ def unknown_settings(one: Series) -> list[Series]:
     if one.scheme == "JoPEQ":
         pairs = JOPEQ_TRIED if one.settings.model == "linear" else JOPEQ_TRIED_LARGE
         return [_with(one, rate=rate, radius=radius) for rate, radius in pairs]
-    made = at_rates(*CODE_RATES)(one)
+    made = at_rates(one, *CODE_RATES)
     if _is_unstable(one):
         rounds, every = 2 * one.settings.rounds, 2 * one.settings.evaluate_every
         made.append(_with(one, rate=SLOWER_RATE))
@@ -214,8 +132,8 @@ def nearest(
     runner: ExperimentRunner,
     series: Sequence[Series],
     wanted: Callable[[Series], Figures],
-    variants: Variants = unknown_settings,
-) -> tuple[Comparison, list[str], list[Cell]]:
+    variants: Callable[[Series], list[Series]] = unknown_settings,
+) -> tuple[Measured, list[str], list[Cell]]:
     """Run variants of each series; keep the one that is nearest to the published figures.
 
     Also returns a note on each series, and cells of all variants of the schemes that depend on
@@ -224,10 +142,10 @@ def nearest(
     seed, and only the nearest variant runs with the other seeds.
     """
     tried = [[_for_scan(varied) for varied in variants(one)] for one in series]
-    outcomes = iter(measure(runner, [one for group in tried for one in group]).found)
+    scanned = iter(runner.measure([one for group in tried for one in group]).pairs)
     kept, notes, cells = [], [], []
     for one, group in zip(series, tried, strict=True):
-        results = [next(outcomes) for _ in group]
+        results = [next(scanned)[1] for _ in group]
         gaps = [_gap(one, result, wanted(one)) for result in results]
         best = gaps.index(min(gaps))
         kept.append(replace(group[best], max_seeds=one.max_seeds))
@@ -235,7 +153,7 @@ def nearest(
         if one.scheme in SHOWN_IN_FULL and len(group) > len(CODE_RATES):
             for varied, found in zip(group, results, strict=True):
                 cells += _tried_cells(varied, group, found, wanted(one))
-    return measure(runner, kept), notes, cells
+    return runner.measure(kept), notes, cells
 
 
 def _for_scan(one: Series) -> Series:
@@ -290,10 +208,8 @@ def _note(
         found = _figures_text(_mean(outcomes, "accuracy"), _mean(outcomes, "snr_authors_db"))
         parts.append(f"{name}: {found}")
     target = _figures_text(wanted["accuracy"], wanted.get("snr_authors_db", MISSING))
-    return (
-        f"{tried[0].scheme}, {place_text(tried[0].where)}: {'; '.join(parts)}; published {target}; "
-        f"shown is {names[best]}"
-    )
+    place = f"{tried[0].scheme}, {place_text(tried[0].where, ' = ')}"
+    return f"{place}: {'; '.join(parts)}; published {target}; shown is {names[best]}"
 
 
 def _figures_text(accuracy: float, ratio: float) -> str:
@@ -332,7 +248,7 @@ class Claim:
         if schemes is not None:
             cells = [cell for cell in cells if cell.scheme in schemes]
         before, after = (
-            cells_by_scheme(cells, variant, self.metric, where)
+            cells_by_scheme(cells, variant=variant, metric=self.metric, where=where)
             for variant in (self.first, self.second)
         )
         holds = {s: self.holds(before[s], after[s]) for s in before if s in after}
@@ -343,7 +259,7 @@ class Claim:
             figures.append(text if fine else f"{text}{tried} (no)")
         claim = self.text.format(schemes=" and ".join(schemes or ()))
         return Check(
-            f"{claim}, {place_text(where)}",
+            f"{claim}, {place_text(where, ' = ')}",
             bool(holds) and all(holds.values()),
             "; ".join(figures) or "nothing to compare",
         )
@@ -385,9 +301,10 @@ def higher_snr(cells: Sequence[Cell], where: Coordinates) -> Check:
 
     The figures also give the SNR of the update that training uses.
     """
-    old = cells_by_scheme(cells, "authors", "snr_db", where)
-    step = cells_by_scheme(cells, "corrected", "snr_db", where)
-    best = cells_by_scheme(cells, "corrected", "snr_wiener_db", where)
+    here = select(cells, where=where)
+    old = cells_by_scheme(here, variant="authors", metric="snr_db")
+    step = cells_by_scheme(here, variant="corrected", metric="snr_db")
+    best = cells_by_scheme(here, variant="corrected", metric="snr_wiener_db")
     shared = [scheme for scheme in old if "CPA" in scheme and scheme in best]
     lines, fine = [], bool(shared)
     for scheme in shared:
@@ -399,35 +316,23 @@ def higher_snr(cells: Sequence[Cell], where: Coordinates) -> Check:
         )
     return Check(
         f"corrected SNR of CPA, best guess, at least {HIGHER:g} dB higher (10 log10), "
-        f"{place_text(where)}",
+        f"{place_text(where, ' = ')}",
         fine,
         "; ".join(lines) or "nothing to compare",
     )
 
 
-def cells_by_scheme(
-    cells: Sequence[Cell], variant: str, metric: str, where: Coordinates
-) -> dict[str, Cell]:
-    """The cells of a variant and metric at a place, by scheme."""
-    return {
-        cell.scheme: cell
-        for cell in cells
-        if cell.variant == variant and cell.metric == metric and cell.where == where
-    }
-
-
-def place_text(where: Coordinates) -> str:
-    """Coordinates as text."""
-    return ", ".join(f"{key} = {value}" for key, value in where.items())
+def cells_by_scheme(cells: Sequence[Cell], **wanted: object) -> dict[str, Cell]:
+    """The cells with these attributes, by scheme."""
+    return {cell.scheme: cell for cell in select(cells, **wanted)}
 
 
 def _tried_text(cells: Sequence[Cell], scheme: str, where: Coordinates) -> str:
     """The range of accuracies over the values tried for an unknown setting; empty if none were."""
     found = [
         cell.mean
-        for cell in cells
-        if (cell.scheme, cell.variant, cell.metric) == (scheme, "authors", "accuracy_tried")
-        and where.items() <= cell.where.items()
+        for cell in select(cells, scheme=scheme, variant="authors", metric="accuracy_tried")
+        if where.items() <= cell.where.items()
     ]
     if not found:
         return ""

@@ -9,8 +9,10 @@ import dataclasses
 import itertools
 import math
 import statistics
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLi
 from hushbit.lab.sim.settings import Settings
 
 TUNING_SEED = 9_001  # the first tuning seed; the others follow
+TUNING_SEEDS = 3  # of runs that are short
 TIE_POINTS = 0.5  # accuracy differences that 10 000 validation samples cannot resolve
 CONFIDENCE = 0.95
 QUICK_SHARE = 3  # a quick form runs a third of the rounds
@@ -38,6 +41,10 @@ METRIC_LABELS = {
     "backdoor": "trigger works (%)",
     "distortion": "E|w_CPA - w_FA|²",
     "gap": "E F(w_t) - F(w*)",
+    "change": "accuracy less that of all of auto, seed by seed (points)",
+    "nmse": "NMSE",
+    "slope": "slope (1: not shrunken)",
+    "bits": "bits an entry",
     "error_db": "error of one user and entry over its variance (10 log10, dB)",
 }
 Grid = Mapping[str, Sequence[Any]]
@@ -57,7 +64,7 @@ def line_axes(x: str, label: str, *metrics: str, log: bool = False) -> Axes:
 
 @dataclass(frozen=True)
 class Findings:
-    """What an experiment found."""
+    """What an experiment found; choices and notes are added to those of the catalogue."""
 
     axes: Axes
     cells: tuple[Cell, ...]
@@ -82,6 +89,46 @@ class Series:
     max_seeds: int | None = None
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Series with their outcomes, one for each seed."""
+
+    pairs: tuple[tuple[Series, tuple[Outcome, ...]], ...]
+
+    def cells(self, metrics: Iterable[str]) -> list[Cell]:
+        """A cell for each series and each metric that every seed has."""
+        return [cell for pair in self.pairs for cell in cells_of(*pair, metrics)]
+
+    def curves(self) -> list[Cell]:
+        """Validation accuracy by round, a cell for each evaluated round."""
+        return [
+            cell_of(
+                dataclasses.replace(one, x=float(points[0][0])),
+                "validation",
+                [p[1] for p in points],
+            )
+            for one, outcomes in self.pairs
+            for points in zip(*(outcome.curve for outcome in outcomes), strict=False)
+        ]
+
+    @property
+    def privacy(self) -> tuple[PrivacyLine, ...]:
+        """The guarantee of each scheme, once for each distinct text."""
+        lines = {
+            PrivacyLine(f"{one.scheme} ({one.variant})", *outcomes[0].privacy)
+            for one, outcomes in self.pairs
+            if not outcomes[0].diverged
+        }
+        return tuple(sorted(lines, key=lambda line: (line.scheme, line.per_bit, line.per_run)))
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """The settings that tuning chose."""
+        return tuple(
+            f"Tuned {chosen_text(one)}" for one, _ in self.pairs if one.variant == "corrected"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class ExperimentRunner:
     """Where cells are run and stored, and the size of the experiments.
@@ -96,7 +143,7 @@ class ExperimentRunner:
     rounds: int | None = None
     workers: int = 1
     data: str | None = None
-    watch: Watch | None = None
+    watch: Watch = lambda step, done, total: None
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     pool: CellPool | None = None
 
@@ -113,8 +160,7 @@ class ExperimentRunner:
         def on_cell(settings: Settings, kept: bool) -> None:
             nonlocal done
             done += 1
-            if self.watch is not None:
-                self.watch(step, done, len(wanted))
+            self.watch(step, done, len(wanted))
 
         folder = self.folder / "cells"
         made = run_cells(
@@ -137,20 +183,24 @@ class ExperimentRunner:
         means = [[averaged([next(outcomes) for _ in range(seeds)]) for _ in g] for g in tried]
         return [best_settings(group, found) for group, found in zip(tried, means, strict=True)]
 
-    def measure(self, series: Sequence[Series]) -> list[list[Outcome]]:
-        """The outcomes of each series, one for each of its seeds."""
+    def measure(self, series: Sequence[Series]) -> Measured:
+        """Run every series once for each of its seeds."""
         flat = [
             dataclasses.replace(one.settings, seed=seed)
             for one in series
             for seed in self.seeds[: one.max_seeds]
         ]
         outcomes = iter(self.run(flat))
-        return [[next(outcomes) for _ in self.seeds[: one.max_seeds]] for one in series]
+        return Measured(
+            tuple(
+                (one, tuple(next(outcomes) for _ in self.seeds[: one.max_seeds])) for one in series
+            )
+        )
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A named experiment: title, place in the paper, description, and the function that runs it.
+    """A named experiment: the function that runs it, and its entry of catalogue.toml.
 
     group     mnist, cifar, theory, ...; `hushbit reproduce mnist` runs mnist and theory
     seeds     number of seeds of the full form unless the caller gives one
@@ -158,13 +208,37 @@ class Experiment:
     """
 
     name: str
+    find: Callable[[ExperimentRunner], Findings]
     title: str
     paper: str
     about: str
     group: str
-    find: Callable[[ExperimentRunner], Findings]
     seeds: int = 3
     by_cells: bool = False
+    choices: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    quick_notes: tuple[str, ...] = ()
+
+
+CATALOGUE = tomllib.loads((resources.files(__package__) / "catalogue.toml").read_text("utf-8"))
+
+
+def experiment(
+    name: str, find: Callable[[ExperimentRunner], Findings], **values: object
+) -> Experiment:
+    """The experiment with this name in the catalogue; `values` replace braces in its texts."""
+    values["tuning_seeds"] = TUNING_SEEDS
+
+    def filled(entry: Any) -> Any:
+        if isinstance(entry, list):
+            return tuple(map(filled, entry))
+        if not isinstance(entry, str):
+            return entry
+        shared = {f"{{{key}}}": text for key, text in CATALOGUE["shared"].items()}
+        return " ".join(shared.get(entry, entry).format(**values).split())
+
+    entries = CATALOGUE["experiments"][name].items()
+    return Experiment(name, find, **{key: filled(entry) for key, entry in entries})
 
 
 def candidates(settings: Settings, grid: Grid) -> list[Settings]:
@@ -225,12 +299,8 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 def cells_of(one: Series, outcomes: Sequence[Outcome], metrics: Iterable[str]) -> list[Cell]:
     """A cell for each metric that every seed has; training without noise has no SNR."""
-    made = []
-    for metric in metrics:
-        values = [getattr(outcome, metric) for outcome in outcomes]
-        if None not in values:
-            made.append(cell_of(one, metric, values))
-    return made
+    values = {metric: [getattr(outcome, metric) for outcome in outcomes] for metric in metrics}
+    return [cell_of(one, metric, found) for metric, found in values.items() if None not in found]
 
 
 def cell_of(one: Series, metric: str, values: Sequence[float]) -> Cell:
@@ -270,16 +340,13 @@ def published(
     return stated_cell(scheme, "published", where, metric, value, x)
 
 
-def privacy_lines(
-    series: Sequence[Series], found: Sequence[Sequence[Outcome]]
-) -> tuple[PrivacyLine, ...]:
-    """The guarantee of each scheme, once for each distinct text."""
-    lines = {
-        PrivacyLine(f"{one.scheme} ({one.variant})", *outcomes[0].privacy)
-        for one, outcomes in zip(series, found, strict=True)
-        if not outcomes[0].diverged
-    }
-    return tuple(sorted(lines, key=lambda line: (line.scheme, line.per_bit, line.per_run)))
+def select(cells: Iterable[Cell], **wanted: object) -> list[Cell]:
+    """The cells whose attributes have these values."""
+    return [
+        cell
+        for cell in cells
+        if all(getattr(cell, name) == value for name, value in wanted.items())
+    ]
 
 
 def chosen_text(one: Series) -> str:
@@ -292,6 +359,11 @@ def chosen_text(one: Series) -> str:
         parts.append(f"radius {settings.radius:g}")
     if settings.sign_step is not None:
         parts.append(f"sign step {settings.sign_step:g}")
-    place = [f"{key} {value}" for key, value in one.where.items()]
+    place = [place_text(one.where)] if one.where else []
     place += [] if one.x is None else [f"x = {one.x:g}"]
     return f"{one.scheme} ({one.variant}; {', '.join(place)}): {', '.join(parts)}"
+
+
+def place_text(where: Coordinates, separator: str = " ") -> str:
+    """Coordinates as text, such as "model linear, users 10"."""
+    return ", ".join(f"{key}{separator}{value}" for key, value in where.items())

@@ -31,13 +31,16 @@ from hushbit.lab.estimators.compressors import Eden, Qsgd, QuicFl, TopK, UVeQFed
 from hushbit.lab.estimators.private_vectors import PrivHS, PrivUnitG, Sqkr
 from hushbit.lab.experiments.experiment import (
     Coordinates,
-    Experiment,
     ExperimentRunner,
     Findings,
+    experiment,
     measured_cell,
+    place_text,
+    select,
     stated_cell,
+    table_axes,
 )
-from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLine
+from hushbit.lab.experiments.results import Cell, Check, PrivacyLine
 from hushbit.lab.sim.rounds import initial_state, run_rounds
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import build_setup
@@ -55,8 +58,7 @@ SIZES = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 AUTO_ROUNDS = 12
 TUNING_SEED = 990_001
 CLOSE_FACTOR = 0.15
-METRICS = {"nmse": "NMSE", "slope": "slope (1: not shrunken)", "bits": "bits an entry"}
-AXES = Axes("table", None, "", False, tuple(Metric(*pair) for pair in METRICS.items()))
+METRICS = ("nmse", "slope", "bits")
 
 Estimator = Callable[[Floats, int], MeanEstimate]
 """From all users' vectors and a seed to the server's mean and its bits."""
@@ -312,7 +314,7 @@ def find(runner: ExperimentRunner) -> Findings:
     all_tracks = tracks(runner.quick)
     cells: list[Cell] = []
     notes: list[str] = []
-    for number, family in enumerate(families):
+    for number, family in enumerate(families, 1):
         vectors = family.draw(
             max(track.users for track in all_tracks), runner.seeds[0], runner.data
         )
@@ -321,9 +323,10 @@ def find(runner: ExperimentRunner) -> Findings:
             made, chosen = _measure(track, family, vectors[: track.users], runner.seeds)
             cells += made
             notes += chosen
-        if runner.watch is not None:
-            runner.watch("families", number + 1, len(families))
-    return Findings(AXES, tuple(cells), nmse_checks(cells), CHOICES, PRIVACY, tuple(notes))
+        runner.watch("families", number, len(families))
+    return Findings(
+        table_axes(*METRICS), tuple(cells), nmse_checks(cells), (), PRIVACY, tuple(notes)
+    )
 
 
 def _measure(
@@ -333,7 +336,6 @@ def _measure(
     if track.unit_ball:
         vectors = vectors / (np.linalg.norm(vectors, axis=1).max() * (1 + 1e-6))
     where = {**track.where, "vectors": family.name}
-    place = ", ".join(f"{key} {value}" for key, value in where.items())
     cells, notes = [], []
     for one in track.entrants(vectors.shape[1]):
         text, estimate = one.candidates[0]
@@ -342,7 +344,7 @@ def _measure(
                 one.candidates,
                 key=lambda candidate: _figures(candidate[1](vectors, TUNING_SEED), vectors)[0],
             )
-            notes.append(f"{one.name} ({one.variant}; {place}): {text}")
+            notes.append(f"{one.name} ({one.variant}; {place_text(where)}): {text}")
         found = [_figures(estimate(vectors, seed), vectors) for seed in seeds]
         for metric, values in zip(METRICS, zip(*found, strict=True), strict=True):
             cells.append(measured_cell(one.name, one.variant, where, metric, values))
@@ -372,11 +374,8 @@ def _family_note(family: VectorFamily, vectors: Floats) -> str:
 
 def nmse_checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
     """Measured errors equal the stated ones; CPA has no larger error than its rivals."""
-    table = {
-        (cell.scheme, cell.variant, str(cell.where)): cell
-        for cell in cells
-        if cell.metric == "nmse"
-    }
+    own = select(cells, metric="nmse")
+    table = {(cell.scheme, cell.variant, str(cell.where)): cell for cell in own}
     return (
         _stated_check(table),
         _compare_cpa(table, "CPA", "authors"),
@@ -426,31 +425,9 @@ def _compare_cpa(table: Table, other: str, variant: str) -> Check:
     )
 
 
-CHOICES = (
-    "The vectors of a family are drawn once; seeds differ in coins, keys and rotations.",
-    "Schemes with a size (radius, scale, step) use the size of least NMSE on a tuning seed, from "
-    "0.1 to 8 times the rms entry, and with or without rotation; CPA as published and signSGD are "
-    "not rotated. CPA w/o RR may also choose stochastic or subtractive rounding.",
-    "QSGD and UVeQFed (hexagonal lattice) use an ideal entropy code whose table is not counted, "
-    "with the finest step that fits the bits; top-k counts 32 bits per value and log2 of the "
-    "number of choices of positions.",
-    "EDEN, QUIC-FL, PrivUnitG, PrivHS and SQKR are implemented from their papers; cells of variant "
-    "exact hold the error that theory states for them.",
-    "Whole message: vectors are scaled so that the longest has norm 1; shorter ones get one more "
-    "entry in PrivUnitG, a random sign in PrivHS. Nothing is tuned.",
-    f"CPA auto runs {AUTO_ROUNDS} rounds on the same vectors; the last one is measured.",
-)
 PRIVACY = (
     PrivacyLine("per bit", "eps = 0.5", "0.5 times the bits (pure)", "one round"),
     PrivacyLine("none", "none", "none", "none"),
     PrivacyLine("whole message", "-", "eps = 1, 4, 8 (pure; CPA clip: delta 1e-5)", "one round"),
 )
-NMSE = Experiment(
-    "nmse",
-    "Mean estimation: CPA against the field",
-    "beyond the paper",
-    "Error of the mean of the same vectors: one private bit per entry; one to four bits without "
-    "privacy; and epsilon for the whole vector.",
-    "cifar",
-    find,
-)
+EXPERIMENTS = (experiment("nmse", find, auto_rounds=AUTO_ROUNDS),)

@@ -16,27 +16,22 @@ from hushbit.lab.experiments.comparison import (
     AT_LEAST_AUTHORS,
     INSIDE_INTERVAL,
     JOPEQ_TRIED,
-    RATE_CHOICE,
-    SNR_CHOICE,
     TRIED_METRICS,
-    TUNING_CHOICE,
     WITHIN_DECIBEL,
     WITHIN_POINTS,
-    Comparison,
     TablePlace,
     at_rates,
     higher_snr,
-    measure,
     nearest,
     tuned_series,
     unknown_settings,
 )
 from hushbit.lab.experiments.experiment import (
     Coordinates,
-    Experiment,
     ExperimentRunner,
     Findings,
     Series,
+    experiment,
     line_axes,
     published,
     table_axes,
@@ -69,22 +64,6 @@ def model_place(runner: ExperimentRunner, model: str) -> TablePlace:
     return TablePlace({"model": model}, options, max_seeds=1 if cifar else None, small_grid=small)
 
 
-def compare_architectures(
-    runner: ExperimentRunner, models: Sequence[str]
-) -> tuple[Comparison, Comparison, list[str], list[Cell]]:
-    """All schemes as published and corrected; notes and cells on the unknown settings tried."""
-    places = [model_place(runner, model) for model in models]
-    rows = [
-        Series(scheme, "authors", authors(scheme, **place.options), place.where, None, limit)
-        for scheme in SCHEMES
-        for place in places
-        if (limit := _seed_limit("authors", scheme, place)) != 0
-    ]
-    old, notes, tried = nearest(runner, rows, _published_accuracy)
-    new = tuned_series(runner, SCHEMES, places, limit=partial(_seed_limit, "corrected"))
-    return old, measure(runner, new), notes, tried
-
-
 def _seed_limit(variant: str, scheme: str, place: TablePlace) -> int | None:
     """The most seeds of a series: None for all, 0 where a run takes many minutes."""
     model = str(place.options["model"])
@@ -104,7 +83,16 @@ def find_architectures(
     runner: ExperimentRunner, models: Sequence[str], *, curves: bool = False
 ) -> Findings:
     """The table of some models, or their learning curves with the claims of the table."""
-    old, new, notes, tried = compare_architectures(runner, models)
+    places = [model_place(runner, model) for model in models]
+    rows = [
+        Series(scheme, "authors", authors(scheme, **place.options), place.where, None, limit)
+        for scheme in SCHEMES
+        for place in places
+        if (limit := _seed_limit("authors", scheme, place)) != 0
+    ]
+    old, notes, tried = nearest(runner, rows, _published_accuracy)
+    corrected_limit = partial(_seed_limit, "corrected")
+    new = runner.measure(tuned_series(runner, SCHEMES, places, limit=corrected_limit))
     cells = [
         published(scheme, {"model": model}, "accuracy", row[paper.ARCHITECTURES.index(model)])
         for scheme, row in paper.ACCURACY_BY_ARCHITECTURE.items()
@@ -122,86 +110,20 @@ def find_architectures(
         CURVE_AXES if curves else ARCHITECTURE_AXES,
         tuple(old.curves() + new.curves() if curves else cells),
         tuple(checks),
-        (*ARCHITECTURE_CHOICES, *new.tuned),
+        new.tuned,
         old.privacy + new.privacy,
-        (*_quick_notes(runner), *notes),
+        tuple(notes),
     )
-
-
-def _quick_notes(runner: ExperimentRunner) -> tuple[str, ...]:
-    """The limits of a quick form."""
-    note = (
-        "A third of the rounds (and 100 users on CIFAR-10) train less than the paper did: the "
-        "accuracies are not comparable with the published ones, and no claim compares them."
-    )
-    return (note,) if runner.quick else ()
 
 
 def _cifar_models(runner: ExperimentRunner) -> tuple[str, ...]:
     return ("cnn2",) if runner.quick else ("cnn2", "cnn3")
 
 
-ROUNDS_CHOICE = (
-    "Rounds are known for the linear model only (30, from the plot script). The MLP needs 100 to "
-    "reach the published accuracy; the CIFAR-10 models run 150."
-)
-ARCHITECTURE_CHOICES = (
-    RATE_CHOICE,
-    TUNING_CHOICE,
-    SNR_CHOICE,
-    ROUNDS_CHOICE,
-    "Corrected: two points, rotated, unbiased decoder (without randomized response: subtractive "
-    "dither, and a radius twice as large on the linear model); Laplace, JoPEQ and signs by their "
-    "own definitions. Rate, radius and sign step by validation accuracy, the same rule for all. "
-    "The rates and radii of the grids were narrowed after trial runs on seed 0, which saw test "
-    "figures, and on a tuning seed, which did not.",
-    "To save time, JoPEQ, corrected Laplace and corrected CPA without randomized response have one "
-    "seed on the MLP, and the first two do not run on CNN3; everything on CIFAR-10 has one seed. "
-    "Laplace and JoPEQ are drawn as sums over all users: noise of the same distribution (corrected "
-    "Laplace) or a Gaussian of the same mean and variance.",
-)
-_ABOUT = "Test accuracy of six schemes with 1000 users at epsilon 0.5 per bit (or entry)"
-ARCHITECTURES = Experiment(
-    "architectures",
-    "Six schemes on the linear model and the MLP",
-    "Table IV (MNIST)",
-    f"{_ABOUT}, on MNIST with 5 samples per user.",
-    "mnist",
-    lambda runner: find_architectures(runner, ("linear", "mlp")),
-    by_cells=True,
-)
-ARCHITECTURES_CIFAR = Experiment(
-    "architectures-cifar",
-    "Six schemes on two convolutional models",
-    "Table IV (CIFAR-10)",
-    f"{_ABOUT}, on CIFAR-10 with 40 samples per user.",
-    "cifar",
-    lambda runner: find_architectures(runner, _cifar_models(runner)),
-    by_cells=True,
-)
-CONVERGENCE = Experiment(
-    "convergence",
-    "Learning curves of the linear model",
-    "Fig. 8",
-    "Validation accuracy by round with 1000 users on MNIST; the cells are those of the table.",
-    "mnist",
-    lambda runner: find_architectures(runner, ("linear",), curves=True),
-    by_cells=True,
-)
-CONVERGENCE_CNN2 = Experiment(
-    "convergence-cnn2",
-    "Learning curves of CNN2 on CIFAR-10",
-    "Fig. 9",
-    "Validation accuracy by round with 1000 users on CIFAR-10.",
-    "cifar",
-    lambda runner: find_architectures(runner, ("cnn2",), curves=True),
-    by_cells=True,
-)
-
 PRIVATE, NOT_PRIVATE = ("CPA", "nested CPA"), ("CPA w/o RR", "nested CPA w/o RR")
 PRIVATE_RATES = (0.1, 0.11, 0.3, 1.0)
 NOT_PRIVATE_RATES = (0.09, 0.095, 0.1, 0.103, 0.105, 0.107, 0.11, 0.12, 0.2, 1.0)
-PUBLISHED_LEVELS, CORRECTED_LEVELS = {"levels": 5}, {"levels": 4}  # of JoPEQ
+PUBLISHED_LEVELS, CORRECTED_LEVELS = {"JoPEQ": {"levels": 5}}, {"JoPEQ": {"levels": 4}}
 NESTED_METRICS = ("accuracy", "snr_authors_db", "snr_db", "snr_wiener_db", "snr_median_db")
 NESTED_AXES = table_axes(*NESTED_METRICS, *TRIED_METRICS)
 
@@ -211,13 +133,18 @@ def find_nested(runner: ExperimentRunner) -> Findings:
     users = paper.NESTED_USERS[:2] if runner.quick else paper.NESTED_USERS
     places = [TablePlace({"users": k}, federation(runner.rounds_of(30), users=k)) for k in users]
     rows = [
-        Series(s, "authors", authors(s, **p.options, **_levels(s, PUBLISHED_LEVELS)), p.where)
+        Series(s, "authors", authors(s, **p.options, **PUBLISHED_LEVELS.get(s, {})), p.where)
         for s in paper.NESTED
         for p in places
     ]
     old, notes, tried = nearest(runner, rows, _published_nested, _unknown_rates)
-    series = tuned_series(runner, tuple(paper.NESTED), places, make=_corrected_nested)
-    new = measure(runner, series)
+    series = tuned_series(
+        runner,
+        tuple(paper.NESTED),
+        places,
+        make=lambda s, p: corrected(s, **p.options, **CORRECTED_LEVELS.get(s, {})),
+    )
+    new = runner.measure(series)
     cells = [
         published(scheme, {"users": k}, metric, value)
         for scheme, row in paper.NESTED.items()
@@ -230,25 +157,17 @@ def find_nested(runner: ExperimentRunner) -> Findings:
         NESTED_AXES,
         tuple(cells),
         tuple(check for k in users for check in _nested_checks(cells, k)),
-        (*NESTED_CHOICES, *new.tuned),
+        new.tuned,
         old.privacy + new.privacy,
         tuple(notes),
     )
-
-
-def _levels(scheme: str, levels: dict[str, int]) -> dict[str, int]:
-    return levels if scheme == "JoPEQ" else {}
-
-
-def _corrected_nested(scheme: str, place: TablePlace) -> Settings:
-    return corrected(scheme, **place.options, **_levels(scheme, CORRECTED_LEVELS))
 
 
 def _unknown_rates(one: Series) -> list[Series]:
     """The settings that the paper does not state: the rate, and the radius of JoPEQ's lattice."""
     if one.scheme == "JoPEQ":
         return unknown_settings(one)
-    return at_rates(*(NOT_PRIVATE_RATES if one.scheme in NOT_PRIVATE else PRIVATE_RATES))(one)
+    return at_rates(one, *(NOT_PRIVATE_RATES if one.scheme in NOT_PRIVATE else PRIVATE_RATES))
 
 
 def _published_nested(one: Series) -> dict[str, float]:
@@ -267,47 +186,6 @@ def _nested_checks(cells: Sequence[Cell], users: int) -> list[Check]:
     made.append(AT_LEAST_AUTHORS.check(cells, where))
     return [*made, higher_snr(cells, where)] if users == 1000 else made
 
-
-def _rates_text(rates: Sequence[float]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates)
-
-
-NESTED_CHOICES = (
-    "Unknown: the learning rate (the published code has 1, its earlier revision 0.1), and all of "
-    "the JoPEQ runs, which have no published code. The rate is fitted, cell by cell: shown is the "
-    f"one of {_rates_text(PRIVATE_RATES)} (without randomized response, where the SNR depends on "
-    f"it most: of {_rates_text(NOT_PRIVATE_RATES)}) that is nearest to the published accuracy and "
-    "SNR, in units of 3 points and 1 dB. The notes show all of them: how much each figure depends "
-    "on the unknown rate. So an SNR within 1 dB means that some rate gives the published figures, "
-    "not that this rate was theirs.",
-    "JoPEQ: rate and the radius that it clips to are unknown, and fitted cell by cell to the "
-    f"published accuracy, then SNR, among {len(JOPEQ_TRIED)} pairs; the tables of what the paper "
-    "does not tell show what each of them gives. No pair gives accuracy and SNR together with 10 "
-    "or 1000 users; a radius of about 1 (unclipped updates) gives both with 100. The published SNR "
-    "rises by 27 dB from 10 to 1000 users; with independent noise it would rise by 40.",
-    TUNING_CHOICE,
-    SNR_CHOICE,
-    "As published: 3 points (nested: 3 x 3) at radius 0.05, nearest point, no division by 2p - 1, "
-    "server step 1, JoPEQ with 5 levels; its tally is drawn from its exact distribution. 30 "
-    "rounds, momentum 0.5 kept between rounds, 5 samples per user, 10 000 validation samples.",
-    "Corrected: two points (nested: 2 x 2), rotated, unbiased decoder, stochastic rounding "
-    "(without randomized response: subtractive dither and a radius twice as large); JoPEQ by its "
-    "own definition with 4 levels. Rate and radius by validation accuracy. The rates and radii of "
-    "the grids were narrowed after trial runs on seed 0, which saw test figures. JoPEQ with 100 "
-    "users and more is drawn as a sum: a Gaussian with the exact mean and variance.",
-    "SNR: mean over rounds of the ratio of variances, then the logarithm. Where the re-created "
-    "error is almost the update itself, that ratio is 1, as for an estimate of zero.",
-)
-NESTED = Experiment(
-    "nested",
-    "One-bit and nested CPA, with and without randomized response",
-    "Table V",
-    "Linear model on MNIST with 10, 100 and 1000 users who hold 5 samples each. Test accuracy and "
-    "the ratio of the mean update's variance to that of its error.",
-    "mnist",
-    find_nested,
-    by_cells=True,
-)
 
 SHARES = (0.2, 0.3)
 MALICIOUS_RATE = {"linear": 1.0, "mlp": 1.0, "cnn2": 0.1, "cnn3": 0.1}
@@ -331,7 +209,7 @@ def find_malicious(runner: ExperimentRunner, models: Sequence[str]) -> Findings:
         one if one.settings.model == "linear" else replace(one, max_seeds=1)
         for one in tuned_series(runner, ("CPA",), places)
     ]
-    found = measure(runner, [attacked for one in series for attacked in _attacked(one)])
+    found = runner.measure([attacked for one in series for attacked in _attacked(one)])
     cells = [
         published("CPA", {"model": model, "share": share, "attack": attack}, "accuracy", value)
         for (model, share), row in paper.MALICIOUS.items()
@@ -351,9 +229,8 @@ def find_malicious(runner: ExperimentRunner, models: Sequence[str]) -> Findings:
         table_axes("accuracy"),
         tuple(cells),
         tuple(checks),
-        (*MALICIOUS_CHOICES, ROUNDS_CHOICE, *chosen),
+        chosen,
         found.privacy,
-        (*_quick_notes(runner), *MALICIOUS_NOTES),
     )
 
 
@@ -369,39 +246,6 @@ def _attacked(one: Series) -> list[Series]:
             made.append(replace(one, settings=replace(one.settings, **options), where=where))
     return made
 
-
-MALICIOUS_CHOICES = (
-    TUNING_CHOICE,
-    "As published, attackers are drawn with replacement, so a nominal 20 % are 18 % and 30 % are "
-    "26 %; corrected runs have exactly the named share. Both attacks ignore the attacker's word.",
-    "Rates as in the architectures table: 1 on MNIST, 0.1 on CIFAR-10. Corrected runs on models "
-    "beyond the linear one have one seed.",
-)
-MALICIOUS_NOTES = (
-    "Neither attack has a direction: a bit that ignores its word has mean zero. They remove the "
-    "attackers' signal and nothing else, so this table is no evidence of Byzantine robustness.",
-)
-_MALICIOUS_ABOUT = (
-    "Test accuracy of CPA with 1000 users of whom a share sends constant ones or random flips."
-)
-MALICIOUS = Experiment(
-    "malicious",
-    "CPA with users who send ones or random bits",
-    "Table VI (MNIST)",
-    _MALICIOUS_ABOUT,
-    "mnist",
-    lambda runner: find_malicious(runner, ("linear", "mlp")),
-    by_cells=True,
-)
-MALICIOUS_CIFAR = Experiment(
-    "malicious-cifar",
-    "CPA with users who send ones or random bits, CIFAR-10",
-    "Table VI (CIFAR-10)",
-    _MALICIOUS_ABOUT,
-    "cifar",
-    lambda runner: find_malicious(runner, _cifar_models(runner)),
-    by_cells=True,
-)
 
 RESNET_ROUNDS = 200
 RESNET_CPA = ((1, 1.0), (1, 5.0), (2, 5.0))  # R, epsilon per bit
@@ -430,29 +274,39 @@ def find_resnet(runner: ExperimentRunner) -> Findings:
         settings = Settings(epsilon_per_bit=epsilon, points=2**rate, **training)
         where: Coordinates = {"epsilon_per_bit": epsilon}
         series.append(Series(f"CPA R = {rate}", "corrected", settings, where, max_seeds=1))
-    found = measure(runner, series)
-    notes = (RESNET_QUICK_NOTE, *RESNET_NOTES) if runner.quick and rounds == 2 else RESNET_NOTES
-    return Findings(CURVE_AXES, tuple(found.curves()), (), RESNET_CHOICES, found.privacy, notes)
+    found = runner.measure(series)
+    notes = (RESNET_QUICK_NOTE, RESNET_NOTE) if runner.quick and rounds == 2 else (RESNET_NOTE,)
+    return Findings(CURVE_AXES, tuple(found.curves()), privacy=found.privacy, notes=notes)
 
 
-RESNET_CHOICES = (
-    f"The paper runs 10 000 rounds (here: --rounds 10000); the full form has {RESNET_ROUNDS}.",
-    "Rate 0.001 of Adam, batch 16 (quick form: 4), radius 0.003 of rotated updates: the paper does "
-    "not state them.",
-    "Random initial weights: the pretrained ones are not part of this package.",
-)
 RESNET_QUICK_NOTE = (
     "After two rounds from random weights all accuracies are those of guessing among 100 classes. "
     "The quick form only shows that the experiment runs, and how long it takes."
 )
-RESNET_NOTES = ("The paper gives this figure without numbers, and no code.",)
-RESNET = Experiment(
-    "resnet",
-    "ResNet-18 with ten users",
-    "Fig. 10",
-    "Validation accuracy by round of ResNet-18 on CIFAR-100 for several (R, epsilon).",
-    "cifar",
-    find_resnet,
-    seeds=1,
-    by_cells=True,
+RESNET_NOTE = "The paper gives this figure without numbers, and no code."
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
+
+
+EXPERIMENTS = (
+    experiment("architectures", lambda runner: find_architectures(runner, ("linear", "mlp"))),
+    experiment(
+        "architectures-cifar", lambda runner: find_architectures(runner, _cifar_models(runner))
+    ),
+    experiment("convergence", lambda runner: find_architectures(runner, ("linear",), curves=True)),
+    experiment(
+        "convergence-cnn2", lambda runner: find_architectures(runner, ("cnn2",), curves=True)
+    ),
+    experiment(
+        "nested",
+        find_nested,
+        private_rates=_listed(PRIVATE_RATES),
+        not_private_rates=_listed(NOT_PRIVATE_RATES),
+        jopeq_pairs=len(JOPEQ_TRIED),
+    ),
+    experiment("malicious", lambda runner: find_malicious(runner, ("linear", "mlp"))),
+    experiment("malicious-cifar", lambda runner: find_malicious(runner, _cifar_models(runner))),
+    experiment("resnet", find_resnet, rounds=RESNET_ROUNDS),
 )

@@ -1,7 +1,7 @@
 """Experiments by name, and how they are run into result files.
 
-`EXPERIMENTS` lists them; add one line to add one. `reproduce` runs one, `reproduce_together` runs
-several that share a pool of workers, `planned_cells` lists the cells they still need.
+`EXPERIMENTS` lists them in the order of catalogue.toml. `reproduce` runs one, `reproduce_together`
+runs several that share a pool of workers, `planned_cells` lists the cells they still need.
 """
 
 import time
@@ -13,60 +13,25 @@ from threading import Thread
 from hushbit.checks import check_int
 from hushbit.errors import InvalidInput
 from hushbit.kernels.threads import get_threads, set_threads
-from hushbit.lab.experiments.auto_accuracy import ACCURACY, ACCURACY_CIFAR
+from hushbit.lab.experiments import (
+    auto_accuracy,
+    nmse,
+    paper_curves,
+    paper_tables,
+    robustness,
+    theorems,
+    whole_message,
+)
 from hushbit.lab.experiments.cells import Outcome, cell_key, read_cell
-from hushbit.lab.experiments.experiment import Experiment, ExperimentRunner
-from hushbit.lab.experiments.nmse import NMSE
-from hushbit.lab.experiments.paper_curves import (
-    ACCURACY_EPSILON,
-    EPSILON_EXPERIMENT,
-    SNR_EPSILON,
-    USERS_EXPERIMENT,
-)
-from hushbit.lab.experiments.paper_tables import (
-    ARCHITECTURES,
-    ARCHITECTURES_CIFAR,
-    CONVERGENCE,
-    CONVERGENCE_CNN2,
-    MALICIOUS,
-    MALICIOUS_CIFAR,
-    NESTED,
-    RESNET,
-)
+from hushbit.lab.experiments.experiment import CATALOGUE, Experiment, ExperimentRunner
 from hushbit.lab.experiments.results import Result
-from hushbit.lab.experiments.robustness import ROBUSTNESS, SHARES_OF_ATTACKERS
-from hushbit.lab.experiments.theorems import BIT_ALLOCATIONS, THEOREM1, THEOREM2
-from hushbit.lab.experiments.whole_message import WHOLE_MESSAGE
 from hushbit.lab.sim.run import PACKAGES
 from hushbit.lab.sim.settings import Settings
 from hushbit.store.run_folder import software_versions
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (
-        SNR_EPSILON,
-        ACCURACY_EPSILON,
-        USERS_EXPERIMENT,
-        EPSILON_EXPERIMENT,
-        ARCHITECTURES,
-        CONVERGENCE,
-        NESTED,
-        MALICIOUS,
-        THEOREM1,
-        THEOREM2,
-        BIT_ALLOCATIONS,
-        ARCHITECTURES_CIFAR,
-        CONVERGENCE_CNN2,
-        MALICIOUS_CIFAR,
-        RESNET,
-        NMSE,
-        ACCURACY,
-        ACCURACY_CIFAR,
-        ROBUSTNESS,
-        SHARES_OF_ATTACKERS,
-        WHOLE_MESSAGE,
-    )
-}
+_MODULES = (paper_curves, paper_tables, theorems, nmse, auto_accuracy, robustness, whole_message)
+_BY_NAME = {one.name: one for module in _MODULES for one in module.EXPERIMENTS}
+EXPERIMENTS: dict[str, Experiment] = {name: _BY_NAME[name] for name in CATALOGUE["experiments"]}
 
 UNKNOWN_OUTCOME = Outcome(
     50.0, 50.0, 0.0, 0.0, 0.0, 1.0, ((1, 50.0, 50.0),), ("", "", ""), 0.0, snr_wiener_db=0.0
@@ -138,7 +103,7 @@ def reproduce(experiment: Experiment, runner: ExperimentRunner, command: str) ->
     """Run an experiment (or read its stored cells) and write its result."""
     start = time.thread_time()  # other threads may run other experiments
     found = experiment.find(runner)
-    notes = found.notes
+    notes = (*(experiment.quick_notes if runner.quick else ()), *experiment.notes, *found.notes)
     if runner.quick or runner.rounds is not None:
         form = "the quick form" if runner.quick else f"a run of {runner.rounds} rounds"
         notes = (f"This is {form}: fewer rounds or seeds than the full one.", *notes)
@@ -150,7 +115,7 @@ def reproduce(experiment: Experiment, runner: ExperimentRunner, command: str) ->
         command=command,
         seeds=runner.seeds,
         about=experiment.about,
-        choices=found.choices,
+        choices=experiment.choices + found.choices,
         privacy=found.privacy,
         axes=found.axes,
         cells=found.cells,

@@ -10,16 +10,14 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from hushbit.lab.experiments.cells import Outcome
 from hushbit.lab.experiments.experiment import (
     Coordinates,
-    Experiment,
     ExperimentRunner,
     Findings,
+    Measured,
     Series,
-    cells_of,
+    experiment,
     line_axes,
-    privacy_lines,
     table_axes,
 )
 from hushbit.lab.experiments.results import Cell, Check
@@ -185,16 +183,6 @@ def _series(
     return Series(scheme, "corrected", settings, where, x, max_seeds)
 
 
-def _all_cells(
-    series: Sequence[Series], found: Sequence[Sequence[Outcome]], metrics: Sequence[str]
-) -> tuple[Cell, ...]:
-    return tuple(
-        cell
-        for one, outcomes in zip(series, found, strict=True)
-        for cell in cells_of(one, outcomes, metrics)
-    )
-
-
 def find(runner: ExperimentRunner) -> Findings:
     """All series; the quick form has three attacks and `adaptive`, on the linear model."""
     attacks = QUICK_ATTACKS if runner.quick else ATTACKS
@@ -205,13 +193,13 @@ def find(runner: ExperimentRunner) -> Findings:
     compared = COMPARED_ATTACKS[:1] if runner.quick else COMPARED_ATTACKS
     defences = ROBUST_MEANS[:3] if runner.quick else ROBUST_MEANS
     series += robust_means(runner.rounds_of(ROUNDS["linear"]), compared, defences)
-    return findings(series, runner.measure(series))
+    return findings(runner.measure(series))
 
 
-def findings(series: Sequence[Series], found: Sequence[Sequence[Outcome]]) -> Findings:
-    """Cells, claims and texts from the outcomes."""
-    cells, privacy = _all_cells(series, found, METRICS), privacy_lines(series, found)
-    return Findings(table_axes(*METRICS), cells, _checks(cells), CHOICES, privacy, NOTES)
+def findings(found: Measured) -> Findings:
+    """Cells, claims and guarantees from the outcomes."""
+    cells = tuple(found.cells(METRICS))
+    return Findings(table_axes(*METRICS), cells, _checks(cells), privacy=found.privacy)
 
 
 def _checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
@@ -226,64 +214,34 @@ def _checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
         if str(attack).startswith("none"):
             plain = table[model, attack, UNDEFENDED, "accuracy"]
             removed = max(table[model, attack, scheme, "removed_honest"].seeds)
-            lost, text = _loss(plain, cell)
-            made.append(
-                Check(
-                    f"{model}, {attack}: the filter costs at most {MAX_HONEST_LOSS:g} points and "
-                    f"{MAX_HONEST_REMOVED:g} % of honest users",
-                    lost <= MAX_HONEST_LOSS and removed <= MAX_HONEST_REMOVED,
-                    text.format("without filter") + f"; at most {removed:.2f} % removed",
-                )
+            lost, text = _loss(plain, cell, "without filter")
+            claim = (
+                f"{model}, {attack}: the filter costs at most {MAX_HONEST_LOSS:g} points and "
+                f"{MAX_HONEST_REMOVED:g} % of honest users"
             )
+            fine = lost <= MAX_HONEST_LOSS and removed <= MAX_HONEST_REMOVED
+            made.append(Check(claim, fine, f"{text}; at most {removed:.2f} % removed"))
         else:
             share, most = claimed_limits(str(attack))
-            lost, text = _loss(table[model, "none", UNDEFENDED, "accuracy"], cell)
+            plain = table[model, "none", UNDEFENDED, "accuracy"]
+            lost, text = _loss(plain, cell, "without attackers")
             claim = f"{model}, {share:.0%} {attack}: at most {most:g} points lost with the filter"
-            made.append(Check(claim, lost <= most, text.format("without attackers")))
+            made.append(Check(claim, lost <= most, text))
     return tuple(made)
 
 
-def _loss(plain: Cell, cell: Cell) -> tuple[float, str]:
-    """The most points lost with one seed, and the figures with a place for the reference.
+def _loss(plain: Cell, cell: Cell, reference: str) -> tuple[float, str]:
+    """The most points lost with one seed, and the figures beside those of the reference.
 
     A claim must hold for every seed. Means are over the seeds of `cell`, which may be fewer.
     """
     lost = [before - after for before, after in zip(plain.seeds, cell.seeds, strict=False)]
-    reference = statistics.fmean(plain.seeds[: len(cell.seeds)])
-    text = f"{cell.mean:.1f} against {reference:.1f} {{}}"
+    usual = statistics.fmean(plain.seeds[: len(cell.seeds)])
+    text = f"{cell.mean:.1f} against {usual:.1f} {reference}"
     if len(lost) > 1:
         text += f", at most {max(lost):.1f} lost in {len(lost)} seeds"
     return max(lost), text
 
-
-CHOICES = (
-    "Every run of a model has the same settings: server momentum 0.9, 5 samples per user, radius "
-    "half the rotated spread of a clipped update. Linear: rate 0.03, clip 0.26, 100 rounds; MLP: "
-    "rate 0.14, clip 1.12, 150 rounds, in the last 20 of which the run without attackers gains "
-    "less than 0.3 points. At rate 0.2 the MLP trains as well in 100 rounds, but some runs drop "
-    "by points and recover.",
-    "Three seeds on the linear model with the filter and without attackers; on the MLP two where "
-    "they differ most, else one; a claim must hold for each of them. One seed elsewhere.",
-    "Attackers know the mean and spread of the honest updates. 30 % attack, `adaptive` 20 %.",
-    f"Robust means of plain updates are compared at {FEDAVG_USERS} users (Krum and Bulyan compare "
-    "all pairs); each is given the number of attackers, of which Bulyan, made for a quarter, uses "
-    "no more than that. They have no privacy at all.",
-)
-NOTES = (
-    "Flip cannot be distinguished from honest noise, ballot by ballot or together: it costs the "
-    "share of signal that attackers withhold.",
-    "Backdoor: the claim is about accuracy. The filter does not stop the trigger.",
-)
-ROBUSTNESS = Experiment(
-    "robustness",
-    "Colluding attackers against the ballot filter",
-    "beyond the paper",
-    "Test accuracy under attack: CPA without defence, with the spectral ballot filter, and robust "
-    "means of plain updates.",
-    "robust",
-    find,
-    3,
-)
 
 SHARES, QUICK_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4), (0.0, 0.15, 0.3)
 SHARE_AXES = line_axes("share", "attackers (% of users)", "accuracy")
@@ -314,13 +272,13 @@ def find_shares(runner: ExperimentRunner) -> Findings:
     attacks = QUICK_ATTACKS if runner.quick else (*ATTACKS, "adaptive")
     shares = QUICK_SHARES if runner.quick else SHARES
     series = share_series(runner.rounds_of(ROUNDS["linear"]), attacks, shares)
-    return share_findings(series, runner.measure(series))
+    return share_findings(runner.measure(series))
 
 
-def share_findings(series: Sequence[Series], found: Sequence[Sequence[Outcome]]) -> Findings:
+def share_findings(found: Measured) -> Findings:
     """Lines and claims from the outcomes."""
-    cells, privacy = _all_cells(series, found, ("accuracy",)), privacy_lines(series, found)
-    return Findings(SHARE_AXES, cells, _share_checks(cells), SHARE_CHOICES, privacy, SHARE_NOTES)
+    cells = tuple(found.cells(("accuracy",)))
+    return Findings(SHARE_AXES, cells, _share_checks(cells), privacy=found.privacy)
 
 
 def _share_checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
@@ -339,23 +297,7 @@ def _share_checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
     return tuple(made)
 
 
-SHARE_CHOICES = (
-    "Linear model, 1000 users with 5 samples each, 100 rounds, one seed; settings as in the "
-    "robustness experiment, which shares the runs with ballots at 30 %.",
-    "Multi-Krum gets the number of attackers and plain updates; the filter gets one private bit "
-    "per entry and no number.",
-    "Plain updates have no clip: without a defence, an attacker who sends a large enough update "
-    "decides. With ballots every user has one bit per entry.",
-)
-SHARE_NOTES = ("No claim is made above 30 % (`adaptive`: 20 %).",)
-SHARES_OF_ATTACKERS = Experiment(
-    "robustness-shares",
-    "Accuracy against the share of attackers",
-    "beyond the paper",
-    "Test accuracy over the share of colluding users, attack by attack: ballots with and without "
-    "the spectral filter, plain updates with and without multi-Krum.",
-    "robust",
-    find_shares,
-    1,
-    by_cells=True,
+EXPERIMENTS = (
+    experiment("robustness", find, fedavg_users=FEDAVG_USERS),
+    experiment("robustness-shares", find_shares),
 )

@@ -19,9 +19,9 @@ from hushbit.checks import Floats
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.lab.experiments.experiment import (
     Coordinates,
-    Experiment,
     ExperimentRunner,
     Findings,
+    experiment,
     line_axes,
     measured_cell,
     stated_cell,
@@ -157,26 +157,19 @@ class Theorem1Case:
 
     def cells(self, repeats: int) -> list[Cell]:
         """Measured distortion of both decoders, the exact formula and both bounds."""
-        corrected, as_written = self.mechanism("corrected"), self.mechanism("paper")
-        updates = self.updates()
+        corrected, updates = self.mechanism("corrected"), self.updates()
+        measured = partial(measured_distortion, updates=updates, repeats=repeats)
         bound = partial(distortion_bound, blocks=corrected.blocks, users=self.users)
+        found = {
+            ("measured, corrected decoder", "corrected"): measured(corrected),
+            ("measured, decoder as written", "authors"): measured(self.mechanism("paper")),
+            ("exact formula", "exact"): [exact_distortion(corrected, updates)],
+            ("corrected bound", "bound"): [bound(corrected_term(corrected))],
+            ("bound as published", "published"): [bound(published_term(corrected))],
+        }
         return [
-            measured_cell(scheme, variant, self.where, "distortion", values, float(self.users))
-            for scheme, variant, values in (
-                (
-                    "measured, corrected decoder",
-                    "corrected",
-                    measured_distortion(corrected, updates, repeats),
-                ),
-                (
-                    "measured, decoder as written",
-                    "authors",
-                    measured_distortion(as_written, updates, repeats),
-                ),
-                ("exact formula", "exact", [exact_distortion(corrected, updates)]),
-                ("corrected bound", "bound", [bound(corrected_term(corrected))]),
-                ("bound as published", "published", [bound(published_term(corrected))]),
-            )
+            measured_cell(*line, self.where, "distortion", values, float(self.users))
+            for line, values in found.items()
         ]
 
 
@@ -198,9 +191,8 @@ def find_theorem1(runner: ExperimentRunner) -> Findings:
     cases = theorem1_cases(runner.quick)
     for number, case in enumerate(cases, 1):
         cells += case.cells(len(runner.seeds))
-        if runner.watch is not None:
-            runner.watch("cases", number, len(cases))
-    return Findings(THEOREM1_AXES, tuple(cells), theorem1_checks(cells), THEOREM1_CHOICES)
+        runner.watch("cases", number, len(cases))
+    return Findings(THEOREM1_AXES, tuple(cells), theorem1_checks(cells))
 
 
 def run_cpa(mechanism: CPA, updates: Floats, key: RoundKey, seed: int) -> Floats:
@@ -254,24 +246,6 @@ def theorem1_checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
         ),
     )
 
-
-THEOREM1_CHOICES = (
-    "Updates of 384 entries, uniform between a tenth and half of the unbiased radius, so that "
-    "they do not average to zero and the bias of a decoder is visible.",
-    "The decoder as written divides by 2p - 1 and does not correct for the correlation of balanced "
-    "words. It gets the same points and the same rounding as the corrected one.",
-    "R is bits per entry: N = 2^(L R) points; D4 has 8 of them and E8 16.",
-)
-THEOREM1 = Experiment(
-    "theorem1",
-    "Theorem 1: distortion of the mean, measured, exact and bounded",
-    "Theorem 1 (proved, not shown)",
-    "Mean squared distance between the decoded and the true mean update, over the number of "
-    "users, epsilon, block size and rate; beside it the exact formula, the corrected bound and the "
-    "bound as published.",
-    "theory",
-    find_theorem1,
-)
 
 QUADRATIC_DIM, QUADRATIC_USERS, SAMPLES, EPSILON = 16, 50, 5, 1.0
 SMOOTH, CONVEX, SPREAD, BOX = 2.0, 1.0, 0.5, 4.0
@@ -365,9 +339,8 @@ def find_theorem2(runner: ExperimentRunner) -> Findings:
         made = _theorem2_cells(runner.seeds, steps, rounds)
         cells += made
         checks += theorem2_checks(made, steps)
-        if runner.watch is not None:
-            runner.watch("curves", number, len(LOCAL_STEPS))
-    return Findings(THEOREM2_AXES, tuple(cells), tuple(checks), THEOREM2_CHOICES)
+        runner.watch("curves", number, len(LOCAL_STEPS))
+    return Findings(THEOREM2_AXES, tuple(cells), tuple(checks))
 
 
 def _theorem2_cells(seeds: Sequence[int], steps: int, rounds: int) -> list[Cell]:
@@ -432,24 +405,6 @@ def fitted_decay(line: dict[float, float]) -> float:
     x, y = np.array(points).T
     return float(np.polyfit(x, y, 1)[0])
 
-
-THEOREM2_CHOICES = (
-    "A quadratic problem with 16 weights, curvature from 1 to 2, 50 users with 5 samples each and "
-    "different centres; one sample per step; epsilon 1 per bit; two points whose radius is the "
-    "largest possible update, so that nothing is clipped and C = (tau g)^2.",
-    "Weights stay in a box, on which the gradients are bounded as assumption AS3 requires.",
-    "The step sizes are those of the theorem: eta_t = tau / (rho_c (t + phi)).",
-)
-THEOREM2 = Experiment(
-    "theorem2",
-    "Theorem 2: convergence on a strongly convex problem",
-    "Theorem 2 (proved, not shown)",
-    "Suboptimality of local SGD with CPA and without, for one and for four local steps, beside the "
-    "bound as published, its corrected form, and that of local SGD alone.",
-    "theory",
-    find_theorem2,
-    seeds=20,
-)
 
 COVERED_SPREADS = 3.0
 EPSILON_SHARES = (0.5, 0.6, 0.7, 0.8, 0.9)
@@ -524,38 +479,22 @@ def find_allocations(runner: ExperimentRunner) -> Findings:
         for one in row
     ]
     best = {x: min(row, key=lambda one: one.error) for x, row in per_weight.items()}
+    figures = "; ".join(f"epsilon {x:g}: {one.name}, {one.error:.3g}" for x, one in best.items())
+    two_points = all(best[x].name == "2 points" for x in best if x <= 2)
+    stages = all(best[x].family == "stages" for x in best if x >= 4)
     checks = (
-        Check(
-            "two points have the least error up to epsilon 2 per weight",
-            all(best[x].name == "2 points" for x in best if x <= 2),
-            _best_text(best),
-        ),
-        Check(
-            "stages have the least error from epsilon 4 per weight",
-            all(best[x].family == "stages" for x in best if x >= 4),
-            _best_text(best),
-        ),
+        Check("two points have the least error up to epsilon 2 per weight", two_points, figures),
+        Check("stages have the least error from epsilon 4 per weight", stages, figures),
     )
-    return Findings(ALLOCATION_AXES, tuple(cells), checks, ALLOCATION_CHOICES)
+    return Findings(ALLOCATION_AXES, tuple(cells), checks)
 
 
-def _best_text(best: dict[float, BitAllocation]) -> str:
-    return "; ".join(f"epsilon {x:g}: {one.name}, {one.error:.3g}" for x, one in best.items())
-
-
-ALLOCATION_CHOICES = (
-    "Gaussian entries of unit variance; every allocation covers three spreads, lattices a ball of "
-    "radius 3 sqrt(L). Errors are exact.",
-    "Best split: the first of two bits gets the best of "
-    f"{', '.join(f'{share:.0%}' for share in EPSILON_SHARES)} of epsilon.",
-)
-BIT_ALLOCATIONS = Experiment(
-    "bit-allocations",
-    "Error by points, lattice and stages at equal epsilon",
-    "beyond the paper",
-    "Exact error of one user and entry for points on a line, one bit for a block of a lattice, and "
-    "stages, at equal epsilon per weight and per bit.",
-    "theory",
-    find_allocations,
-    seeds=1,
+EXPERIMENTS = (
+    experiment("theorem1", find_theorem1),
+    experiment("theorem2", find_theorem2),
+    experiment(
+        "bit-allocations",
+        find_allocations,
+        shares=", ".join(f"{share:.0%}" for share in EPSILON_SHARES),
+    ),
 )

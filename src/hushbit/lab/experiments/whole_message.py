@@ -19,10 +19,11 @@ from hushbit.encoding.clip_and_rotate import clip_l2
 from hushbit.lab.estimators.private_vectors import optimal_mse
 from hushbit.lab.experiments.experiment import (
     TUNING_SEED,
-    Experiment,
+    Coordinates,
     ExperimentRunner,
     Findings,
-    interval,
+    experiment,
+    measured_cell,
 )
 from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLine
 from hushbit.lab.sim.aggregate_sampler import GaussianAggregator
@@ -105,13 +106,8 @@ NORM = 12.0  # l2 norm of a first gradient of five samples; its median over user
 CLIPPED, SUBSET = "CPA, clip and radius", "CPA, seeded subset"
 REACH = {CLIPPED: 1.0, SUBSET: 0.5}
 ACCURACY, AGREEMENT_DB = 0.80, 0.5
-AXES = Axes(
-    "lines",
-    "round",
-    "round",
-    False,
-    (Metric("accuracy", "test accuracy (%)"), Metric("snr_db", "SNR (dB)")),
-)
+Y_AXES = (Metric("accuracy", "test accuracy (%)"), Metric("snr_db", "SNR (dB)"))
+AXES = Axes("lines", "round", "round", False, Y_AXES)
 
 
 @dataclass(frozen=True)
@@ -179,12 +175,6 @@ def find_whole_message(lab: ExperimentRunner) -> Findings:
             "noise does not depend on the radius, and a subset needs a small one.",
         ),
         privacy=tuple(_privacy(one, len(one.runs[0])) for one in made),
-        notes=(
-            "The planner is told the power of each round's true mean, and nothing of the ballots.",
-            "PrivUnitG sends floats and is the optimum of pure epsilon for unit vectors; its line "
-            "is its published error for vectors of the clip's norm.",
-            "Every user takes part in every round here; per run the budget composes.",
-        ),
     )
 
 
@@ -202,8 +192,7 @@ def _rounds(lab: ExperimentRunner, one: MessageScheme, seed: int) -> list[dict[s
     folder = lab.folder / "cells" / kept / mechanism.fingerprint.hex()
 
     def watch(setup: Setup, made: RoundResult) -> None:
-        if lab.watch is not None:
-            lab.watch(one.name, made.number, settings.rounds)
+        lab.watch(one.name, made.number, settings.rounds)
 
     with open_engine("local", lab.workers, math.ceil(settings.users / BATCH_USERS)) as engine:
         resume = RunRecord(folder).holds_run
@@ -235,26 +224,18 @@ def predicted_db(row: dict[str, Any], noise: float) -> float:
 def _cells(one: MessageScheme, users: int) -> list[Cell]:
     dim = one.limits.mechanism.dim
     ideal = optimal_mse(dim, EPSILON) * one.limits.clip**2 / (dim * users)
-    planned = one.limits.noise(users)
+    planned, best_known = one.limits.noise(users), f"PrivUnitG on the updates of {one.name}"
     made = []
     for number, rows in enumerate(zip(*one.runs, strict=True), 1):
         lines = [
             (one.name, "corrected", "accuracy", [100 * row["test_accuracy"] for row in rows]),
             (one.name, "corrected", "snr_db", [float(row["snr_db"]) for row in rows]),
             (one.name, "bound", "snr_db", [predicted_db(row, planned) for row in rows]),
-            (
-                f"PrivUnitG on the updates of {one.name}",
-                "bound",
-                "snr_db",
-                [predicted_db(row, ideal) for row in rows],
-            ),
+            (best_known, "bound", "snr_db", [predicted_db(row, ideal) for row in rows]),
         ]
         for scheme, variant, metric, values in lines:
-            mean, low, high = interval(values)
-            where: dict[str, str | int | float] = {"users": users}
-            made.append(
-                Cell(scheme, variant, where, metric, mean, low, high, tuple(values), float(number))
-            )
+            where: Coordinates = {"users": users}
+            made.append(measured_cell(scheme, variant, where, metric, values, float(number)))
     return made
 
 
@@ -290,16 +271,4 @@ def _privacy(one: MessageScheme, rounds: int) -> PrivacyLine:
     )
 
 
-WHOLE_MESSAGE = Experiment(
-    name="whole-message",
-    title="Whole-message privacy with a million users",
-    paper="beyond the paper",
-    about=(
-        "The whole update of each user is protected at epsilon 2.6 per participation: by an l2 "
-        "clip and a radius (delta 1e-5), and purely by one bit of a weight that the user's key "
-        "chooses. Linear model on MNIST, 1 000 000 users of five samples."
-    ),
-    group="scale",
-    find=find_whole_message,
-    seeds=1,
-)
+EXPERIMENTS = (experiment("whole-message", find_whole_message),)
