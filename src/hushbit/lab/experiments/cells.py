@@ -23,9 +23,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hushbit.errors import DamagedFile, HushbitError, InvalidInput, NotFinite
+from hushbit.errors import DamagedFile, InvalidInput, NotFinite
 from hushbit.lab.sim.aggregate_sampler import can_sample_aggregate, sampled
-from hushbit.lab.sim.datasets import Dataset, data_folder, load_dataset
+from hushbit.lab.sim.datasets import data_folder, load_dataset
 from hushbit.lab.sim.engines import WorkerPool
 from hushbit.lab.sim.metrics import MeanDenoiser, distortion
 from hushbit.lab.sim.rounds import RoundResult, ballots, initial_state, run_rounds
@@ -117,22 +117,20 @@ def compute(settings: Settings, folder: Path, data: str | None) -> Outcome:
     return outcome
 
 
-Watcher = Callable[[Settings, bool], None]
-
-
 def run_cells(
     wanted: Sequence[Settings],
     folder: Path,
     *,
     workers: int = 1,
     data: str | None = None,
-    watch: Watcher | None = None,
+    watch: Callable[[int, int], None] = lambda done, total: None,
     pool: "CellPool | None" = None,
 ) -> list[Outcome]:
     """Outcomes in the order of `wanted`; kept ones are read, the others computed and kept.
 
     Cells are independent of each other, so the number of workers changes nothing but the time. A
-    shared `pool` replaces `workers`. `watch` is called for each cell, with whether it was kept.
+    shared `pool` replaces `workers`. `watch` is called after each cell, with the number of cells
+    that are done and the number of all.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,18 +138,17 @@ def run_cells(
         raise InvalidInput(f"{folder} cannot hold cells: {error}") from error
     found: dict[str, Outcome] = {}
     missing: dict[str, Settings] = {}
+    done = itertools.count(1)
     for settings in wanted:
         kept = read_cell(folder, settings)
-        if kept is not None:
-            found[cell_key(settings)] = kept
-            if watch is not None:
-                watch(settings, True)
-        else:
+        if kept is None:
             missing[cell_key(settings)] = settings
+        else:
+            found[cell_key(settings)] = kept
+            watch(next(done), len(wanted))
     for settings, outcome in _computed(list(missing.values()), folder, workers, data, pool):
         found[cell_key(settings)] = outcome
-        if watch is not None:
-            watch(settings, False)
+        watch(next(done), len(wanted))
     return [found[cell_key(settings)] for settings in wanted]
 
 
@@ -171,24 +168,6 @@ def _computed(
     finally:
         if pool is None:
             used.close()
-
-
-def diverged_outcome(settings: Settings, failure: HushbitError, seconds: float) -> Outcome:
-    """The outcome of a run that diverged: no better than guessing the class."""
-    classes = 100.0 if settings.dataset == "cifar100" else 10.0
-    chance = 100.0 / classes
-    return Outcome(
-        chance,
-        chance,
-        None,
-        None,
-        None,
-        0.0,
-        ((settings.rounds, chance, chance),),
-        ("diverged", "diverged", str(failure)[:80]),
-        seconds,
-        diverged=True,
-    )
 
 
 # Cost of one user's round, relative to the linear model.
@@ -280,7 +259,9 @@ def _cancel(future: "Future[Outcome]") -> None:
 def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
     """Run the settings; the aggregate is sampled where its distribution is known."""
     begun = time.process_time()  # does not depend on the load of the machine
-    setup = build_setup(settings, data, _loaded(settings, data))
+    writers = settings.partition == "writer"
+    loaded = _load_once(settings.dataset, str(data_folder(data)), writers=writers)
+    setup = build_setup(settings, data, loaded)
     aggregator = sampled if can_sample_aggregate(settings) else ballots
     denoiser = MeanDenoiser([slot.shape for slot in setup.model.shapes], setup.model.input_shape)
     try:
@@ -289,18 +270,19 @@ def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
             for made in run_rounds(setup, initial_state(setup), aggregator=aggregator)
         ]
     except NotFinite as failure:
-        return diverged_outcome(settings, failure, time.process_time() - begun)
+        # No better than guessing the class.
+        chance = 1.0 if settings.dataset == "cifar100" else 10.0
+        curve = ((settings.rounds, chance, chance),)
+        privacy = ("diverged", "diverged", str(failure)[:80])
+        seconds = time.process_time() - begun
+        return Outcome(
+            chance, chance, None, None, None, 0.0, curve, privacy, seconds, diverged=True
+        )
     return outcome_of(setup, rows, time.process_time() - begun)
 
 
-def _loaded(settings: Settings, data: str | None) -> Dataset:
-    """The data set, which the next cells of a process mostly share; it is never changed."""
-    return _load_once(settings.dataset, str(data_folder(data)), settings.partition == "writer")
-
-
-@lru_cache(maxsize=1)
-def _load_once(name: str, folder: str, writers: bool) -> Dataset:
-    return load_dataset(name, folder, writers=writers)
+_load_once = lru_cache(maxsize=1)(load_dataset)
+"""The data set, which the next cells of a process mostly share; it is never changed."""
 
 
 def _denoised_snr(denoiser: MeanDenoiser, made: RoundResult) -> dict[str, Any]:
@@ -333,7 +315,7 @@ def outcome_of(setup: Setup, rows: list[dict[str, Any]], seconds: float) -> Outc
         validation=curve[-1][1],
         snr_db=_decibel(ratios, statistics.fmean),
         snr_median_db=_decibel(ratios, statistics.median),
-        snr_authors_db=_doubled(_decibel(layers, statistics.fmean)),
+        snr_authors_db=_decibel(layers, statistics.fmean, factor=20),
         rmse=math.sqrt(statistics.fmean(row["mse"] for row in rows)),
         curve=curve,
         privacy=_privacy(setup),
@@ -355,13 +337,9 @@ def _mean_percent(rows: list[dict[str, Any]], name: str) -> float | None:
     return round(100 * statistics.fmean(values), 4) if values else None
 
 
-def _decibel(ratios: list[float], middle: Any) -> float | None:
+def _decibel(ratios: list[float], middle: Any, factor: int = 10) -> float | None:
     typical = middle(ratios) if ratios else 0.0
-    return 10 * math.log10(typical) if typical > 0 else None
-
-
-def _doubled(value: float | None) -> float | None:
-    return None if value is None else 2 * value
+    return factor * math.log10(typical) if typical > 0 else None
 
 
 def _privacy(setup: Setup) -> tuple[str, str, str]:

@@ -12,11 +12,11 @@ import statistics
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from hushbit.errors import InvalidInput
 from hushbit.lab.experiments.cells import CellPool, Outcome, cell_key, run_cells
 from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLine
 from hushbit.lab.sim.settings import Settings
@@ -155,16 +155,13 @@ class ExperimentRunner:
 
     def run(self, wanted: Sequence[Settings], step: str = "cells") -> list[Outcome]:
         """Outcomes of settings, in order; stored cells are read, the others are computed."""
-        done = 0
-
-        def on_cell(settings: Settings, kept: bool) -> None:
-            nonlocal done
-            done += 1
-            self.watch(step, done, len(wanted))
-
-        folder = self.folder / "cells"
         made = run_cells(
-            wanted, folder, workers=self.workers, data=self.data, watch=on_cell, pool=self.pool
+            wanted,
+            self.folder / "cells",
+            workers=self.workers,
+            data=self.data,
+            watch=partial(self.watch, step),
+            pool=self.pool,
         )
         for settings, outcome in zip(wanted, made, strict=True):
             self.cpu_seconds[cell_key(settings)] = outcome.seconds
@@ -180,8 +177,10 @@ class ExperimentRunner:
             for number in range(seeds)
         ]
         outcomes = iter(self.run(flat, "tuning"))
-        means = [[averaged([next(outcomes) for _ in range(seeds)]) for _ in g] for g in tried]
-        return [best_settings(group, found) for group, found in zip(tried, means, strict=True)]
+        return [
+            best_settings({one: [next(outcomes) for _ in range(seeds)] for one in group})
+            for group in tried
+        ]
 
     def measure(self, series: Sequence[Series]) -> Measured:
         """Run every series once for each of its seeds."""
@@ -258,31 +257,23 @@ def candidates(settings: Settings, grid: Grid) -> list[Settings]:
     return made
 
 
-def best_settings(tried: Sequence[Settings], outcomes: Sequence[Outcome]) -> Settings:
-    """The settings of the highest validation accuracy; ties go to the highest SNR, then the first.
+def best_settings(tried: Mapping[Settings, Sequence[Outcome]]) -> Settings:
+    """The settings of the highest mean validation accuracy over their outcomes.
 
-    Accuracies within half a point are ties: that is the error of 10 000 samples.
+    Ties go to the highest mean SNR, then to the first. Accuracies within half a point are ties:
+    that is the error of 10 000 samples.
     """
-    if not tried or len(tried) != len(outcomes):
-        raise InvalidInput(f"{len(tried)} settings with {len(outcomes)} outcomes; give one each")
-    top = max(outcome.validation for outcome in outcomes)
-    ties = [n for n, outcome in enumerate(outcomes) if outcome.validation >= top - TIE_POINTS]
+    accuracy = {
+        one: statistics.fmean(outcome.validation for outcome in outcomes)
+        for one, outcomes in tried.items()
+    }
 
-    def signal(number: int) -> float:
-        outcome = outcomes[number]
-        return outcome.validation if outcome.snr_db is None else outcome.snr_db
+    def signal(one: Settings) -> float:
+        ratios = [outcome.snr_db for outcome in tried[one] if outcome.snr_db is not None]
+        return statistics.fmean(ratios) if len(ratios) == len(tried[one]) else accuracy[one]
 
-    return tried[max(ties, key=signal)]
-
-
-def averaged(outcomes: Sequence[Outcome]) -> Outcome:
-    """One outcome with the mean validation accuracy and SNR of several seeds, for tuning."""
-    ratios = [one.snr_db for one in outcomes if one.snr_db is not None]
-    return dataclasses.replace(
-        outcomes[0],
-        validation=statistics.fmean(one.validation for one in outcomes),
-        snr_db=statistics.fmean(ratios) if len(ratios) == len(outcomes) else None,
-    )
+    ties = [one for one in tried if accuracy[one] >= max(accuracy.values()) - TIE_POINTS]
+    return max(ties, key=signal)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:

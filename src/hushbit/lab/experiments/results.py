@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from hushbit.checks import check_choice
 from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.wire.files import write_text
 
@@ -39,8 +40,7 @@ class Axes:
     y: tuple[Metric, ...]
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InvalidInput(f"kind of axes must be {' or '.join(KINDS)}; got {self.kind!r}")
+        check_choice("kind of axes", self.kind, KINDS)
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,7 @@ class Cell:
     x: float | None = None
 
     def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            raise InvalidInput(
-                f"variant must be one of {', '.join(VARIANTS)}; got {self.variant!r}"
-            )
+        check_choice("variant", self.variant, VARIANTS)
         numbers = (self.mean, self.low, self.high, *self.seeds, 0.0 if self.x is None else self.x)
         if not all(math.isfinite(number) for number in numbers):
             raise InvalidInput(f"a cell of {self.scheme} holds a number that is not finite")

@@ -9,21 +9,11 @@ from pathlib import Path
 
 from hushbit.errors import InvalidInput
 from hushbit.lab.experiments.results import Cell, Result
-from hushbit.lab.report.document import (
-    Block,
-    BulletList,
-    Command,
-    Document,
-    Link,
-    Part,
-    Picture,
-    ReportTable,
-    Section,
-    Text,
-)
+from hushbit.lab.report import document as doc
+from hushbit.lab.report.document import Block, Document, Link, Part, ReportTable, Section, Text
 from hushbit.lab.report.markdown import write_blocks, write_markdown
 from hushbit.lab.report.plots import result_plots, to_svg
-from hushbit.lab.report.sections import claim_verdicts, claims_headline
+from hushbit.lab.report.sections import claims_headline
 from hushbit.lab.report.sources import read_sources
 from hushbit.lab.report.tables import QUICK_NOTE, unique
 from hushbit.wire.files import write_atomic, write_text
@@ -39,7 +29,7 @@ INTRODUCTION = (
         "with 95 % intervals. The first command writes results/ (hours; finished cells are kept), "
         "the second makes an interactive page of it, the third rewrites this page and its figures."
     ),
-    Command(
+    doc.Command(
         "hushbit reproduce all --out results\n"
         "hushbit report results --out report.html\n"
         "hushbit report results --docs docs"
@@ -70,7 +60,7 @@ def write_docs(places: Sequence[Path], folder: Path) -> list[Path]:
         for section in document.sections
         for part in section.parts
         for block in part.blocks
-        if isinstance(block, Picture)
+        if isinstance(block, doc.Picture)
     }
     for path, picture in pictures.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,19 +103,19 @@ def _experiment_section(result: Result) -> Section:
     else:
         title = result.title + (" (quick form)" if result.quick else "")
         plots = tuple(result_plots(result, result.axes.y[0]))
-        blocks.append(Picture(title, f"figures/{result.name}.svg", plots))
-    blocks.append(Command(result.command))
+        blocks.append(doc.Picture(title, f"figures/{result.name}.svg", plots))
+    blocks.append(doc.Command(result.command))
     blocks.append(Text(f"Seeds {', '.join(map(str, result.seeds))}."))
     if result.axes.kind == "table" and result.name != NMSE:
         blocks += _tables(result)
     if result.checks:
-        blocks.append(claim_verdicts(result))
+        blocks.append(doc.ClaimVerdicts(result.checks))
     tuned = tuple(choice for choice in result.choices if TUNED.match(choice))
     choices = tuple(choice for choice in result.choices if choice not in tuned)
-    blocks += [BulletList(choices)] if choices else []
+    blocks += [doc.BulletList(choices)] if choices else []
     notes = (*result.notes, *tuned)
     parts = [Part("", tuple(blocks))]
-    parts += [Part("Notes", (BulletList(notes),), folded=True)] if notes else []
+    parts += [Part("Notes", (doc.BulletList(notes),), folded=True)] if notes else []
     return Section(result.name, result.name, "", tuple(parts), result.quick)
 
 
@@ -170,7 +160,7 @@ def nmse_blocks(result: Result) -> list[Block]:
         key = tuple((name, value) for name, value in cell.where.items() if name != "vectors")
         settings.setdefault(key, []).append(cell)
     tables = [_nmse_table(dict(key), cells) for key, cells in settings.items()]
-    return [*tables, claim_verdicts(result)]
+    return [*tables, doc.ClaimVerdicts(result.checks)]
 
 
 def _page_with_tables(path: Path, result: Result) -> str:

@@ -6,6 +6,8 @@
 import math
 from dataclasses import dataclass
 
+from hushbit.lab.experiments.results import Check
+
 
 @dataclass(frozen=True)
 class Value:
@@ -131,19 +133,10 @@ class Command:
 
 
 @dataclass(frozen=True)
-class ClaimVerdict:
-    """A claim, whether it holds, and the figures that decide it."""
-
-    claim: str
-    holds: bool
-    figure: str
-
-
-@dataclass(frozen=True)
 class ClaimVerdicts:
     """The claims of one experiment."""
 
-    items: tuple[ClaimVerdict, ...]
+    items: tuple[Check, ...]
 
 
 Block = ReportTable | Plot | Picture | Text | Link | BulletList | Command | ClaimVerdicts
@@ -169,7 +162,7 @@ class Section:
     quick: bool = False
 
     @property
-    def verdicts(self) -> tuple[ClaimVerdict, ...]:
+    def verdicts(self) -> tuple[Check, ...]:
         """All claims of the section."""
         blocks = [block for part in self.parts for block in part.blocks]
         return tuple(v for block in blocks if isinstance(block, ClaimVerdicts) for v in block.items)
@@ -205,7 +198,7 @@ class Document:
         return sum(section.fails for section in self.sections)
 
     @property
-    def failing(self) -> list[tuple[Section, ClaimVerdict]]:
+    def failing(self) -> list[tuple[Section, Check]]:
         """The claims that do not hold with their sections, quick experiments last."""
         found = [(s, v) for s in self.sections for v in s.verdicts if not v.holds]
         return sorted(found, key=lambda pair: pair[0].quick)

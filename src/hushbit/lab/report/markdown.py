@@ -3,20 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from hushbit.lab.report.document import (
-    Block,
-    BulletList,
-    Cell,
-    ClaimVerdicts,
-    Command,
-    Document,
-    Link,
-    Picture,
-    Plot,
-    ReportTable,
-    Section,
-    Text,
-)
+from hushbit.lab.report import document as doc
+from hushbit.lab.report.document import Block, Cell, Document, Link, Section
 
 
 def write_markdown(document: Document) -> str:
@@ -67,24 +55,24 @@ def _blocks(blocks: Iterable[Block]) -> list[str]:
 
 def _block(block: Block) -> list[str]:
     match block:
-        case Text(text):
+        case doc.Text(text):
             return [escape(text)]
         case Link():
             return [_cell(block)]
-        case BulletList(items):
+        case doc.BulletList(items):
             return [f"- {escape(item)}" for item in items]
-        case Command(text):
+        case doc.Command(text):
             # A fence longer than any in the text cannot be closed by it.
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
             return [fence, *text.splitlines(), fence]
-        case ClaimVerdicts(items):
+        case doc.ClaimVerdicts(items):
             rows = [(v.claim, "yes" if v.holds else "no", v.figure) for v in items]
             return _rows(("claim", "holds", "figures"), ["---"] * 3, rows)
-        case Plot(title, caption):
+        case doc.Plot(title, caption):
             return [f"*{escape(title)}.* {escape(caption)}"]
-        case Picture(title, file):
+        case doc.Picture(title, file):
             return [f"![{escape(title)}]({file})"]
-        case ReportTable():
+        case doc.ReportTable():
             values = "---" if block.is_text else "---:"
             align = ["---"] * block.heads + [values] * (len(block.columns) - block.heads)
             return [escape(block.caption), "", *_rows(block.columns, align, block.rows)]

@@ -1,7 +1,7 @@
 """Plots of results and runs, as Plotly figures for the page and as image files.
 
-A `Plot` holds plain lines. `to_plotly` returns the JSON that the page draws; `to_svg` and `to_png`
-draw plots as panels of one image with Matplotlib.
+A `Plot` holds plain lines. `to_plotly` returns the JSON that the page draws; `to_svg` and
+`plot_runs` draw plots as panels of one image with Matplotlib.
 """
 
 import html
@@ -12,20 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hushbit.lab.experiments.results import VARIANTS, Cell, Metric, Result
+from hushbit.lab.report import tables
 from hushbit.lab.report.document import Line, Plot, ReportTable, Value, number, sentence_case
-from hushbit.lab.report.tables import (
-    VARIANT_NAMES,
-    Place,
-    decimals_for,
-    place_label,
-    place_of,
-    series_name,
-    single_variants,
-    table_of,
-    unique,
-    value_of,
-    varying,
-)
+from hushbit.lab.report.tables import VARIANT_NAMES, Place, place_label, place_of, unique
 from hushbit.wire.files import write_atomic
 
 COLOURS = ("#0b62b8", "#b8420f", "#0d7468", "#9a1fa8", "#8a5b00", "#47525d", "#b4123f", "#48690f")
@@ -84,7 +73,7 @@ def result_plots(result: Result, metric: Metric) -> list[Plot]:
         return []
     if result.axes.kind == "table" or all(cell.x is None for cell in cells):
         return [_points_plot(result, metric, cells)]
-    names = varying(cells)
+    names = tables.varying(cells)
     return [
         _place_plot(
             result,
@@ -156,12 +145,12 @@ def plots_by_round(
 def _place_plot(result: Result, metric: Metric, cells: list[Cell], where: str) -> Plot:
     """The lines of one place: a colour for each scheme, a dash for each variant."""
     schemes = unique(cell.scheme for cell in result.cells)
-    decimals, single = decimals_for(cells), single_variants(cells)
+    decimals, single = tables.decimals_for(cells), tables.single_variants(cells)
     lines = []
     for scheme in unique(cell.scheme for cell in cells):
         for variant in VARIANTS:
             own = {
-                c.x: value_of(c, decimals)
+                c.x: tables.value_of(c, decimals)
                 for c in cells
                 if (c.scheme, c.variant) == (scheme, variant) and c.x is not None
             }
@@ -170,7 +159,7 @@ def _place_plot(result: Result, metric: Metric, cells: list[Cell], where: str) -
                 keys = (scheme, VARIANT_NAMES[variant])
                 lines.append(
                     Line(
-                        (series_name(scheme, variant),) if single else keys,
+                        (tables.series_name(scheme, variant),) if single else keys,
                         tuple(x),
                         tuple(own[place] for place in x),
                         schemes.index(scheme),
@@ -178,14 +167,14 @@ def _place_plot(result: Result, metric: Metric, cells: list[Cell], where: str) -
                     )
                 )
     title = sentence_case(metric.label) + (f", {where}" if where else "")
-    data = table_of(result, cells, f"{title}: the data of the plot")
+    data = tables.table_of(result, cells, f"{title}: the data of the plot")
     x_label = result.axes.x_label or "x"
     return line_plot(title, x_label, metric.label, lines, data, result.axes.log_x)
 
 
 def _points_plot(result: Result, metric: Metric, cells: list[Cell]) -> Plot:
     """Categories are schemes, under each place where there are several."""
-    names, decimals = varying(cells), decimals_for(cells)
+    names, decimals = tables.varying(cells), tables.decimals_for(cells)
     schemes = unique(cell.scheme for cell in cells)
     present = {(place_of(cell), cell.scheme) for cell in cells}
     places = unique(map(place_of, cells))
@@ -193,7 +182,7 @@ def _points_plot(result: Result, metric: Metric, cells: list[Cell]) -> Plot:
     lines, parts = [], []
     for variant in VARIANTS:
         own = {
-            rows.index((place_of(c), c.scheme)): value_of(c, decimals)
+            rows.index((place_of(c), c.scheme)): tables.value_of(c, decimals)
             for c in cells
             if c.variant == variant
         }
@@ -211,7 +200,7 @@ def _points_plot(result: Result, metric: Metric, cells: list[Cell]) -> Plot:
         "",
         metric.label,
         tuple(lines),
-        table_of(result, cells, f"{title}: the data"),
+        tables.table_of(result, cells, f"{title}: the data"),
         log_y=_needs_log([cell.mean for cell in cells]),
         categories=tuple(_category(place, scheme, names, len(schemes)) for place, scheme in rows),
     )
@@ -392,16 +381,12 @@ def to_svg(title: str, plots: Sequence[Plot]) -> bytes:
     return _image(title, plots, "svg", metadata={"Date": None, "Creator": "hushbit"})
 
 
-def to_png(title: str, plots: Sequence[Plot]) -> bytes:
-    """The plots as panels of one PNG image."""
-    return _image(title, plots, "png", dpi=110)
-
-
 def plot_runs(
     histories: Mapping[str, Sequence[Mapping[str, Any]]], target: Path, title: str
 ) -> None:
     """Write accuracy and SNR by round as a PNG, one line for each run."""
-    picture = to_png(title, plots_by_round(histories, ("test_accuracy", "snr_db")))
+    plots = plots_by_round(histories, ("test_accuracy", "snr_db"))
+    picture = _image(title, plots, "png", dpi=110)
     write_atomic(target, lambda file: file.write(picture))
 
 

@@ -2,22 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from hushbit.lab.experiments.results import Result
-from hushbit.lab.report.document import (
-    Block,
-    BulletList,
-    ClaimVerdict,
-    ClaimVerdicts,
-    Command,
-    Document,
-    Part,
-    ReportTable,
-    Section,
-    Text,
-    number,
-)
+from hushbit.lab.report import document as doc
+from hushbit.lab.report.document import Block, Document, Part, ReportTable, Section, Text, number
 from hushbit.lab.report.plots import plots_by_round, result_plots
 from hushbit.lab.report.sources import RunReport, Sources
 from hushbit.lab.report.tables import QUICK_NOTE, side_by_side
@@ -86,7 +76,7 @@ def _with_anchors(sections: list[Section]) -> Iterable[Section]:
         while anchor in taken:
             anchor, count = f"{base}-{count}", count + 1
         taken.add(anchor)
-        yield Section(anchor, section.title, section.source, section.parts, section.quick)
+        yield replace(section, anchor=anchor)
 
 
 def experiment_section(result: Result) -> Section:
@@ -103,16 +93,11 @@ def experiment_section(result: Result) -> Section:
     return Section(result.name, result.title, result.paper, present, result.quick)
 
 
-def claim_verdicts(result: Result) -> ClaimVerdicts:
-    """The claims of a result."""
-    return ClaimVerdicts(tuple(ClaimVerdict(c.claim, c.holds, c.figure) for c in result.checks))
-
-
 def _claims(result: Result) -> Part:
     texts = [result.about, QUICK_NOTE if result.quick else ""]
     texts.append("" if result.checks else "This experiment makes no claims.")
     blocks: list[Block] = [Text(text) for text in texts if text]
-    return Part("Claims", (*blocks, *([claim_verdicts(result)] if result.checks else [])))
+    return Part("Claims", (*blocks, *([doc.ClaimVerdicts(result.checks)] if result.checks else [])))
 
 
 def _figures(result: Result) -> Part | None:
@@ -135,13 +120,13 @@ def _privacy(result: Result) -> Part | None:
 
 
 def _list(title: str, items: tuple[str, ...], folded: bool = False) -> Part | None:
-    return Part(title, (BulletList(items),), folded) if items else None
+    return Part(title, (doc.BulletList(items),), folded) if items else None
 
 
 def _reproduction(result: Result) -> Part:
     seeds = f"Seeds {', '.join(map(str, result.seeds))}. " if result.seeds else ""
     text = f"{seeds}CPU time: {_time(result.seconds)}. {_versions(result.environment)}".strip()
-    return Part("How to run it again", (Command(result.command), Text(text)))
+    return Part("How to run it again", (doc.Command(result.command), Text(text)))
 
 
 def _versions(environment: dict[str, str]) -> str:
@@ -171,51 +156,45 @@ def _run_section(run: RunReport) -> Section:
     parts = (
         Part("Privacy per bit, message and run", _guarantee(run)),
         Part("Traffic", (_traffic(run),)),
-        Part("How to run it again", (Command(run.command), Text(versions))),
-        Part("Settings", (Command(settings.to_toml().rstrip()),), folded=True),
+        Part("How to run it again", (doc.Command(run.command), Text(versions))),
+        Part("Settings", (doc.Command(settings.to_toml().rstrip()),), folded=True),
     )
     return Section(run.name, run.name, source, parts)
 
 
+def _at_end(metric: str) -> Callable[[RunReport], str]:
+    return lambda run: number(run.summary[metric]) if run.finished else ""
+
+
+def _accuracy(run: RunReport) -> str:
+    accuracy = run.last("test_accuracy")
+    return "" if accuracy is None else f"{accuracy:.2%}"
+
+
+COMPARISON: dict[str, Callable[[RunReport], str]] = {
+    "run": lambda run: run.name,
+    "mechanism": lambda run: run.settings.mechanism,
+    "data, model": lambda run: f"{run.settings.dataset}, {run.settings.model}",
+    "users": lambda run: f"{run.settings.users:,}",
+    "rounds": lambda run: f"{len(run.rows):,} of {run.settings.rounds:,}",
+    "test accuracy": _accuracy,
+    "SNR (dB)": _at_end("snr_db"),
+    "sent up": lambda run: _size(_total(run, "bytes_up")),
+    "epsilon per bit": _at_end("epsilon_per_bit"),
+    "epsilon per message": _at_end("epsilon_per_message"),
+    "epsilon per run": _at_end("epsilon_run"),
+    "time": lambda run: f"{run.summary['seconds']:,.1f} s" if run.finished else "not finished",
+}
+"""The columns of the table of all runs."""
+
+
 def _comparison(runs: tuple[RunReport, ...]) -> ReportTable:
-    rows = []
-    for run in runs:
-        end, settings = run.summary, run.settings
-        accuracy = run.last("test_accuracy")
-        units = ("epsilon_per_bit", "epsilon_per_message", "epsilon_run")
-        rows.append(
-            (
-                run.name,
-                settings.mechanism,
-                f"{settings.dataset}, {settings.model}",
-                f"{settings.users:,}",
-                f"{len(run.rows):,} of {settings.rounds:,}",
-                "" if accuracy is None else f"{accuracy:.2%}",
-                number(end["snr_db"]) if end else "",
-                _size(_total(run, "bytes_up")),
-                *(number(end[key]) if end else "" for key in units),
-                f"{end['seconds']:,.1f} s" if end else "not finished",
-            )
-        )
-    columns = (
-        "run",
-        "mechanism",
-        "data, model",
-        "users",
-        "rounds",
-        "test accuracy",
-        "SNR (dB)",
-        "sent up",
-        "epsilon per bit",
-        "epsilon per message",
-        "epsilon per run",
-        "time",
-    )
+    rows = tuple(tuple(text(run) for text in COMPARISON.values()) for run in runs)
     caption = (
         "All runs. SNR is the median over rounds. Epsilons are those of pure local differential "
         "privacy; the section of each run also has them at a delta."
     )
-    return ReportTable(caption, columns, tuple(rows), heads=3)
+    return ReportTable(caption, tuple(COMPARISON), rows, heads=3)
 
 
 def _guarantee(run: RunReport) -> tuple[Block, ...]:
