@@ -145,7 +145,7 @@ def test_of_unknown_settings_the_nearest_is_shown_and_all_are_listed(tmp_path, m
     wanted = {"accuracy": 85.0, "snr_authors_db": 10.0}
     lab = ExperimentRunner(tmp_path, (1,))
     sides, notes, tried = nearest(
-        lab, series, lambda _: wanted, lambda one: at_rates(one, 1.0, 0.1, 0.2)
+        lab, series, lambda *_: wanted, lambda one: at_rates(one, 1.0, 0.1, 0.2)
     )
     assert not tried
     assert [one.settings.local_rate for one, _ in sides.pairs] == [0.1]
@@ -163,7 +163,7 @@ def test_all_that_jopeq_could_be_is_shown_beside_the_published_figures(tmp_path,
     settings = dataclasses.replace(SMALL, mechanism="jopeq", preset="authors")
     series = [Series("JoPEQ", "authors", settings, {"users": 8})]
     wanted = {"accuracy": 65.0, "snr_authors_db": -20.0}
-    sides, _, tried = nearest(ExperimentRunner(tmp_path, (1,)), series, lambda _: wanted)
+    sides, _, tried = nearest(ExperimentRunner(tmp_path, (1,)), series, lambda *_: wanted)
     assert sides.pairs[0][1][0].accuracy == 64.0
     for metric, was in (("accuracy_tried", 65.0), ("snr_tried", -20.0)):
         shown = [cell for cell in tried if cell.metric == metric]
@@ -183,7 +183,7 @@ def test_larger_models_are_scanned_with_one_seed_and_shown_with_all(tmp_path, mo
     series = [Series("CPA", "authors", dataclasses.replace(SMALL, model="mlp"), {"users": 8})]
     lab = ExperimentRunner(tmp_path, (1, 2, 3))
     sides, *_ = nearest(
-        lab, series, lambda _: {"accuracy": 50.0}, lambda one: at_rates(one, 0.1, 0.5)
+        lab, series, lambda *_: {"accuracy": 50.0}, lambda one: at_rates(one, 0.1, 0.5)
     )
     assert len(sides.pairs[0][1]) == 3
     assert sorted(set(run)) == [(0.1, 1), (0.5, 1), (0.5, 2), (0.5, 3)]

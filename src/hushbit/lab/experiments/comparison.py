@@ -4,7 +4,7 @@ Three parts: series at places with tuned settings; settings that the paper does 
 several values are run and the nearest is shown; and claims with the figures that decide them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,23 +103,24 @@ Figures = dict[str, float]
 
 def at_rates(one: Series, *rates: float) -> list[Series]:
     """The series at each of these rates."""
-    return [_with(one, rate=rate) for rate in rates]
+    return [with_options(one, rate=rate) for rate in rates]
 
 
 def unknown_settings(one: Series) -> list[Series]:
     """Both rates of the code; slower ones where a scheme is unstable; radii for JoPEQ."""
     if one.scheme == "JoPEQ":
         pairs = JOPEQ_TRIED if one.settings.model == "linear" else JOPEQ_TRIED_LARGE
-        return [_with(one, rate=rate, radius=radius) for rate, radius in pairs]
+        return [with_options(one, rate=rate, radius=radius) for rate, radius in pairs]
     made = at_rates(one, *CODE_RATES)
     if _is_unstable(one):
         rounds, every = 2 * one.settings.rounds, 2 * one.settings.evaluate_every
-        made.append(_with(one, rate=SLOWER_RATE))
-        made.append(_with(one, rate=SLOWER_RATE, rounds=rounds, evaluate_every=every))
+        made.append(with_options(one, rate=SLOWER_RATE))
+        made.append(with_options(one, rate=SLOWER_RATE, rounds=rounds, evaluate_every=every))
     return made
 
 
-def _with(one: Series, **options: Any) -> Series:
+def with_options(one: Series, **options: Any) -> Series:
+    """The series with other settings."""
     return replace(one, settings=replace(one.settings, **options))
 
 
@@ -128,10 +129,24 @@ def _is_unstable(one: Series) -> bool:
     return one.scheme == "Laplace" and one.settings.model == "mlp"
 
 
+def published_cells(
+    schemes: Iterable[str],
+    places: Sequence[TablePlace],
+    figures: Callable[[str, Coordinates], Figures],
+) -> list[Cell]:
+    """The published figures of all schemes at all places."""
+    return [
+        published(scheme, place.where, metric, value)
+        for scheme in schemes
+        for place in places
+        for metric, value in figures(scheme, place.where).items()
+    ]
+
+
 def nearest(
     runner: ExperimentRunner,
     series: Sequence[Series],
-    wanted: Callable[[Series], Figures],
+    figures: Callable[[str, Coordinates], Figures],
     variants: Callable[[Series], list[Series]] = unknown_settings,
 ) -> tuple[Measured, list[str], list[Cell]]:
     """Run variants of each series; keep the one that is nearest to the published figures.
@@ -145,14 +160,14 @@ def nearest(
     scanned = iter(runner.measure([one for group in tried for one in group]).pairs)
     kept, notes, cells = [], [], []
     for one, group in zip(series, tried, strict=True):
-        results = [next(scanned)[1] for _ in group]
-        gaps = [_gap(one, result, wanted(one)) for result in results]
+        results, wanted = [next(scanned)[1] for _ in group], figures(one.scheme, one.where)
+        gaps = [_gap(one, result, wanted) for result in results]
         best = gaps.index(min(gaps))
         kept.append(replace(group[best], max_seeds=one.max_seeds))
-        notes.append(_note(group, results, best, wanted(one)))
+        notes.append(_note(group, results, best, wanted))
         if one.scheme in SHOWN_IN_FULL and len(group) > len(CODE_RATES):
             for varied, found in zip(group, results, strict=True):
-                cells += _tried_cells(varied, group, found, wanted(one))
+                cells += _tried_cells(varied, group, found, wanted)
     return runner.measure(kept), notes, cells
 
 

@@ -220,24 +220,30 @@ class Experiment:
 
 
 CATALOGUE = tomllib.loads((resources.files(__package__) / "catalogue.toml").read_text("utf-8"))
+SHARED_ENTRIES = {f"{{{name}}}": entry for name, entry in CATALOGUE["shared"].items()}
 
 
 def experiment(
     name: str, find: Callable[[ExperimentRunner], Findings], **values: object
 ) -> Experiment:
     """The experiment with this name in the catalogue; `values` replace braces in its texts."""
-    values["tuning_seeds"] = TUNING_SEEDS
 
     def filled(entry: Any) -> Any:
         if isinstance(entry, list):
             return tuple(map(filled, entry))
         if not isinstance(entry, str):
             return entry
-        shared = {f"{{{key}}}": text for key, text in CATALOGUE["shared"].items()}
-        return " ".join(shared.get(entry, entry).format(**values).split())
+        if entry in SHARED_ENTRIES:
+            return filled(SHARED_ENTRIES[entry])
+        return " ".join(entry.format(tuning_seeds=TUNING_SEEDS, **values).split())
 
     entries = CATALOGUE["experiments"][name].items()
     return Experiment(name, find, **{key: filled(entry) for key, entry in entries})
+
+
+def listed(numbers: Iterable[float]) -> str:
+    """Numbers with commas between them."""
+    return ", ".join(f"{number:g}" for number in numbers)
 
 
 def candidates(settings: Settings, grid: Grid) -> list[Settings]:
@@ -295,20 +301,9 @@ def cells_of(one: Series, outcomes: Sequence[Outcome], metrics: Iterable[str]) -
 
 
 def cell_of(one: Series, metric: str, values: Sequence[float]) -> Cell:
-    """A cell of the values of all seeds of a series."""
-    return measured_cell(one.scheme, one.variant, one.where, metric, values, one.x)
-
-
-def measured_cell(
-    scheme: str,
-    variant: str,
-    where: Coordinates,
-    metric: str,
-    values: Sequence[float],
-    x: float | None = None,
-) -> Cell:
-    """A cell with the mean and the 95 % interval of measured values."""
-    return Cell(scheme, variant, where, metric, *interval(values), tuple(values), x)
+    """A cell with the mean and the 95 % interval of the values of all seeds."""
+    place = one.scheme, one.variant, one.where, metric
+    return Cell(*place, *interval(values), tuple(values), one.x)
 
 
 def stated_cell(

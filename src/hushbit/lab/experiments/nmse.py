@@ -34,7 +34,7 @@ from hushbit.lab.experiments.experiment import (
     ExperimentRunner,
     Findings,
     experiment,
-    measured_cell,
+    interval,
     place_text,
     select,
     stated_cell,
@@ -347,7 +347,8 @@ def _measure(
             notes.append(f"{one.name} ({one.variant}; {place_text(where)}): {text}")
         found = [_figures(estimate(vectors, seed), vectors) for seed in seeds]
         for metric, values in zip(METRICS, zip(*found, strict=True), strict=True):
-            cells.append(measured_cell(one.name, one.variant, where, metric, values))
+            place = one.name, one.variant, where, metric
+            cells.append(Cell(*place, *interval(values), values))
         if one.stated is not None:
             # Theory states the error of unit vectors in the unit ball, else a relative error.
             power = float((vectors**2).sum(axis=1).mean()) if track.unit_ball else 1.0

@@ -6,26 +6,14 @@ Table VI               users who send constant ones or random bits
 Fig. 10                ResNet-18 on CIFAR-100 with ten users
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hushbit.lab.experiments import paper
-from hushbit.lab.experiments.comparison import (
-    AT_LEAST_AUTHORS,
-    INSIDE_INTERVAL,
-    JOPEQ_TRIED,
-    TRIED_METRICS,
-    WITHIN_DECIBEL,
-    WITHIN_POINTS,
-    TablePlace,
-    at_rates,
-    higher_snr,
-    nearest,
-    tuned_series,
-    unknown_settings,
-)
+from hushbit.lab.experiments import comparison, paper
+from hushbit.lab.experiments.comparison import TablePlace, tuned_series, with_options
 from hushbit.lab.experiments.experiment import (
     Coordinates,
     ExperimentRunner,
@@ -33,6 +21,7 @@ from hushbit.lab.experiments.experiment import (
     Series,
     experiment,
     line_axes,
+    listed,
     published,
     table_axes,
 )
@@ -44,7 +33,7 @@ USERS = 1000
 ROUNDS = {"linear": 30, "mlp": 100, "cnn2": 150, "cnn3": 150}
 EVALUATIONS = {"linear": 10, "cnn2": 5, "cnn3": 5}  # points of learning curves
 ARCHITECTURE_METRICS = ("accuracy", "snr_db", "snr_wiener_db")
-ARCHITECTURE_AXES = table_axes(*ARCHITECTURE_METRICS, TRIED_METRICS[0])
+ARCHITECTURE_AXES = table_axes(*ARCHITECTURE_METRICS, comparison.TRIED_METRICS[0])
 CURVE_AXES = line_axes("round", "round", "validation")
 
 
@@ -74,9 +63,9 @@ def _seed_limit(variant: str, scheme: str, place: TablePlace) -> int | None:
     return 1 if once else place.max_seeds
 
 
-def _published_accuracy(one: Series) -> dict[str, float]:
-    column = paper.ARCHITECTURES.index(str(one.where["model"]))
-    return {"accuracy": float(paper.ACCURACY_BY_ARCHITECTURE[one.scheme][column])}
+def _published_accuracy(scheme: str, where: Coordinates) -> dict[str, float]:
+    column = paper.ARCHITECTURES.index(str(where["model"]))
+    return {"accuracy": float(paper.ACCURACY_BY_ARCHITECTURE[scheme][column])}
 
 
 def find_architectures(
@@ -90,22 +79,21 @@ def find_architectures(
         for place in places
         if (limit := _seed_limit("authors", scheme, place)) != 0
     ]
-    old, notes, tried = nearest(runner, rows, _published_accuracy)
+    old, notes, tried = comparison.nearest(runner, rows, _published_accuracy)
     corrected_limit = partial(_seed_limit, "corrected")
     new = runner.measure(tuned_series(runner, SCHEMES, places, limit=corrected_limit))
-    cells = [
-        published(scheme, {"model": model}, "accuracy", row[paper.ARCHITECTURES.index(model)])
-        for scheme, row in paper.ACCURACY_BY_ARCHITECTURE.items()
-        for model in models
-    ]
+    cells = comparison.published_cells(SCHEMES, places, _published_accuracy)
     cells += old.cells(ARCHITECTURE_METRICS) + new.cells(ARCHITECTURE_METRICS)
     cells += [] if curves else tried
     checks: list[Check] = []
     for model in models:
         where: Coordinates = {"model": model}
-        checks.append(AT_LEAST_AUTHORS.check(cells, where))
+        checks.append(comparison.AT_LEAST_AUTHORS.check(cells, where))
         if not runner.quick:  # a quick form trains less than the paper
-            checks += [WITHIN_POINTS.check(cells, where), higher_snr(cells, where)]
+            checks += [
+                comparison.WITHIN_POINTS.check(cells, where),
+                comparison.higher_snr(cells, where),
+            ]
     return Findings(
         CURVE_AXES if curves else ARCHITECTURE_AXES,
         tuple(old.curves() + new.curves() if curves else cells),
@@ -125,7 +113,7 @@ PRIVATE_RATES = (0.1, 0.11, 0.3, 1.0)
 NOT_PRIVATE_RATES = (0.09, 0.095, 0.1, 0.103, 0.105, 0.107, 0.11, 0.12, 0.2, 1.0)
 PUBLISHED_LEVELS, CORRECTED_LEVELS = {"JoPEQ": {"levels": 5}}, {"JoPEQ": {"levels": 4}}
 NESTED_METRICS = ("accuracy", "snr_authors_db", "snr_db", "snr_wiener_db", "snr_median_db")
-NESTED_AXES = table_axes(*NESTED_METRICS, *TRIED_METRICS)
+NESTED_AXES = table_axes(*NESTED_METRICS, *comparison.TRIED_METRICS)
 
 
 def find_nested(runner: ExperimentRunner) -> Findings:
@@ -137,7 +125,7 @@ def find_nested(runner: ExperimentRunner) -> Findings:
         for s in paper.NESTED
         for p in places
     ]
-    old, notes, tried = nearest(runner, rows, _published_nested, _unknown_rates)
+    old, notes, tried = comparison.nearest(runner, rows, _published_nested, _unknown_rates)
     series = tuned_series(
         runner,
         tuple(paper.NESTED),
@@ -145,13 +133,7 @@ def find_nested(runner: ExperimentRunner) -> Findings:
         make=lambda s, p: corrected(s, **p.options, **CORRECTED_LEVELS.get(s, {})),
     )
     new = runner.measure(series)
-    cells = [
-        published(scheme, {"users": k}, metric, value)
-        for scheme, row in paper.NESTED.items()
-        for k, figures in zip(paper.NESTED_USERS, row, strict=True)
-        if k in users
-        for metric, value in zip(NESTED_METRICS, figures, strict=False)
-    ]
+    cells = comparison.published_cells(paper.NESTED, places, _published_nested)
     cells += old.cells(NESTED_METRICS) + new.cells(NESTED_METRICS) + tried
     return Findings(
         NESTED_AXES,
@@ -166,25 +148,27 @@ def find_nested(runner: ExperimentRunner) -> Findings:
 def _unknown_rates(one: Series) -> list[Series]:
     """The settings that the paper does not state: the rate, and the radius of JoPEQ's lattice."""
     if one.scheme == "JoPEQ":
-        return unknown_settings(one)
-    return at_rates(one, *(NOT_PRIVATE_RATES if one.scheme in NOT_PRIVATE else PRIVATE_RATES))
+        return comparison.unknown_settings(one)
+    return comparison.at_rates(
+        one, *(NOT_PRIVATE_RATES if one.scheme in NOT_PRIVATE else PRIVATE_RATES)
+    )
 
 
-def _published_nested(one: Series) -> dict[str, float]:
-    column = paper.NESTED_USERS.index(int(one.where["users"]))
-    return dict(zip(NESTED_METRICS, paper.NESTED[one.scheme][column], strict=False))
+def _published_nested(scheme: str, where: Coordinates) -> dict[str, float]:
+    column = paper.NESTED_USERS.index(int(where["users"]))
+    return dict(zip(NESTED_METRICS, paper.NESTED[scheme][column], strict=False))
 
 
 def _nested_checks(cells: Sequence[Cell], users: int) -> list[Check]:
     where: Coordinates = {"users": users}
     made = []
     if users >= 100:
-        made.append(WITHIN_POINTS.check(cells, where))
+        made.append(comparison.WITHIN_POINTS.check(cells, where))
         for schemes in (PRIVATE, NOT_PRIVATE, ("JoPEQ",)):
-            made.append(WITHIN_DECIBEL.check(cells, where, schemes))
-        made.append(INSIDE_INTERVAL.check(cells, where, NOT_PRIVATE))
-    made.append(AT_LEAST_AUTHORS.check(cells, where))
-    return [*made, higher_snr(cells, where)] if users == 1000 else made
+            made.append(comparison.WITHIN_DECIBEL.check(cells, where, schemes))
+        made.append(comparison.INSIDE_INTERVAL.check(cells, where, NOT_PRIVATE))
+    made.append(comparison.AT_LEAST_AUTHORS.check(cells, where))
+    return [*made, comparison.higher_snr(cells, where)] if users == 1000 else made
 
 
 SHARES = (0.2, 0.3)
@@ -218,32 +202,21 @@ def find_malicious(runner: ExperimentRunner, models: Sequence[str]) -> Findings:
     ]
     cells += found.cells(("accuracy",))
     checks: list[Check] = []
-    for model in models:
-        for share in SHARES:
-            for attack in paper.ATTACKS[1:]:
-                where: Coordinates = {"model": model, "share": share, "attack": attack}
-                checks += [] if runner.quick else [WITHIN_POINTS.check(cells, where)]
-                checks.append(AT_LEAST_AUTHORS.check(cells, where))
+    for model, share, attack in itertools.product(models, SHARES, paper.ATTACKS[1:]):
+        where: Coordinates = {"model": model, "share": share, "attack": attack}
+        checks += [] if runner.quick else [comparison.WITHIN_POINTS.check(cells, where)]
+        checks.append(comparison.AT_LEAST_AUTHORS.check(cells, where))
     chosen = tuple(line for line in found.tuned if "attack none" in line)
-    return Findings(
-        table_axes("accuracy"),
-        tuple(cells),
-        tuple(checks),
-        chosen,
-        found.privacy,
-    )
+    return Findings(table_axes("accuracy"), tuple(cells), tuple(checks), chosen, found.privacy)
 
 
 def _attacked(one: Series) -> list[Series]:
     """The series with every share of attackers and every attack."""
     made = []
-    for share in SHARES:
-        for attack in paper.ATTACKS:
-            options: dict[str, Any] = {"attack": attack, "attackers": share}
-            if attack == "none":
-                options = {}
-            where: Coordinates = {**one.where, "share": share, "attack": attack}
-            made.append(replace(one, settings=replace(one.settings, **options), where=where))
+    for share, attack in itertools.product(SHARES, paper.ATTACKS):
+        options = {} if attack == "none" else {"attack": attack, "attackers": share}
+        where: Coordinates = {**one.where, "share": share, "attack": attack}
+        made.append(replace(with_options(one, **options), where=where))
     return made
 
 
@@ -286,10 +259,6 @@ RESNET_QUICK_NOTE = (
 RESNET_NOTE = "The paper gives this figure without numbers, and no code."
 
 
-def _listed(numbers: Sequence[float]) -> str:
-    return ", ".join(f"{number:g}" for number in numbers)
-
-
 EXPERIMENTS = (
     experiment("architectures", lambda runner: find_architectures(runner, ("linear", "mlp"))),
     experiment(
@@ -302,9 +271,9 @@ EXPERIMENTS = (
     experiment(
         "nested",
         find_nested,
-        private_rates=_listed(PRIVATE_RATES),
-        not_private_rates=_listed(NOT_PRIVATE_RATES),
-        jopeq_pairs=len(JOPEQ_TRIED),
+        private_rates=listed(PRIVATE_RATES),
+        not_private_rates=listed(NOT_PRIVATE_RATES),
+        jopeq_pairs=len(comparison.JOPEQ_TRIED),
     ),
     experiment("malicious", lambda runner: find_malicious(runner, ("linear", "mlp"))),
     experiment("malicious-cifar", lambda runner: find_malicious(runner, _cifar_models(runner))),

@@ -46,13 +46,10 @@ class DryRunner(ExperimentRunner):
 
     def run(self, wanted: Sequence[Settings], step: str = "cells") -> list[Outcome]:
         """Stored outcomes; UNKNOWN_OUTCOME where there is none."""
-        outcomes = []
-        for settings in wanted:
-            stored = read_cell(self.folder / "cells", settings)
-            if stored is None:
-                self.missing[cell_key(settings)] = settings
-            outcomes.append(stored or UNKNOWN_OUTCOME)
-        return outcomes
+        stored = [read_cell(self.folder / "cells", settings) for settings in wanted]
+        pairs = zip(wanted, stored, strict=True)
+        self.missing.update({cell_key(one): one for one, outcome in pairs if outcome is None})
+        return [outcome or UNKNOWN_OUTCOME for outcome in stored]
 
 
 def planned_cells(jobs: Sequence[tuple[Experiment, ExperimentRunner]]) -> list[Settings]:
@@ -75,20 +72,18 @@ GROUPS = {"mnist": ("mnist", "theory"), "cifar": ("cifar",), "scale": ("scale",)
 QUICK_SEEDS = 2
 
 
-def select_experiments(
-    names: Sequence[str], known: Mapping[str, Experiment] = EXPERIMENTS
-) -> list[Experiment]:
+def select_experiments(names: Sequence[str]) -> list[Experiment]:
     """The experiments with these names, or in the groups with these names, each once."""
     selected: dict[str, Experiment] = {}
     for name in names:
-        if name in known:
-            selected[name] = known[name]
+        if name in EXPERIMENTS:
+            selected[name] = EXPERIMENTS[name]
         elif name == "all":
-            selected |= known
+            selected |= EXPERIMENTS
         elif name in GROUPS:
-            selected |= {key: one for key, one in known.items() if one.group in GROUPS[name]}
+            selected |= {k: one for k, one in EXPERIMENTS.items() if one.group in GROUPS[name]}
         else:
-            allowed = ", ".join([*known, *GROUPS, "all"])
+            allowed = ", ".join([*EXPERIMENTS, *GROUPS, "all"])
             raise InvalidInput(f"unknown experiment {name!r}; choose from {allowed}")
     return list(selected.values())
 

@@ -22,8 +22,8 @@ from hushbit.lab.experiments.experiment import (
     ExperimentRunner,
     Findings,
     experiment,
+    interval,
     line_axes,
-    measured_cell,
     stated_cell,
 )
 from hushbit.lab.experiments.results import Cell, Check
@@ -168,8 +168,8 @@ class Theorem1Case:
             ("bound as published", "published"): [bound(published_term(corrected))],
         }
         return [
-            measured_cell(*line, self.where, "distortion", values, float(self.users))
-            for line, values in found.items()
+            Cell(*line, self.where, "distortion", *interval(some), tuple(some), float(self.users))
+            for line, some in found.items()
         ]
 
 
@@ -352,7 +352,8 @@ def _theorem2_cells(seeds: Sequence[int], steps: int, rounds: int) -> list[Cell]
         runs = [run_quadratic(problem, steps, rounds, seed, private) for seed in seeds]
         for at in shown:
             values = [gaps[at - 1] for gaps in runs]
-            cells.append(measured_cell(scheme, variant, where, "gap", values, float(at * steps)))
+            place = scheme, variant, where, "gap"
+            cells.append(Cell(*place, *interval(values), tuple(values), float(at * steps)))
     bound = partial(
         convergence_bound,
         problem.constants(START),

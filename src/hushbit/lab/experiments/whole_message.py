@@ -23,7 +23,8 @@ from hushbit.lab.experiments.experiment import (
     ExperimentRunner,
     Findings,
     experiment,
-    measured_cell,
+    interval,
+    listed,
 )
 from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLine
 from hushbit.lab.sim.aggregate_sampler import GaussianAggregator
@@ -161,8 +162,8 @@ def find_whole_message(lab: ExperimentRunner) -> Findings:
         checks=tuple(check for one in made for check in _checks(one, users)),
         choices=(
             "Users draw their 5 samples with replacement, from 50 000 of MNIST's 60 000.",
-            f"Rate and server momentum: the best of rates {_listed(RATES)} with momenta "
-            f"{_listed(MOMENTA)} by accuracy on the {VALIDATION} other samples, in a rehearsal "
+            f"Rate and server momentum: the best of rates {listed(RATES)} with momenta "
+            f"{listed(MOMENTA)} by accuracy on the {VALIDATION} other samples, in a rehearsal "
             "with another seed: 2 000 users a round and Gaussian noise of the size predicted for "
             "all. The test set decides nothing.",
             *(
@@ -176,10 +177,6 @@ def find_whole_message(lab: ExperimentRunner) -> Findings:
         ),
         privacy=tuple(_privacy(one, len(one.runs[0])) for one in made),
     )
-
-
-def _listed(numbers: tuple[float, ...]) -> str:
-    return ", ".join(f"{number:g}" for number in numbers)
 
 
 def _rounds(lab: ExperimentRunner, one: MessageScheme, seed: int) -> list[dict[str, Any]]:
@@ -235,7 +232,8 @@ def _cells(one: MessageScheme, users: int) -> list[Cell]:
         ]
         for scheme, variant, metric, values in lines:
             where: Coordinates = {"users": users}
-            made.append(measured_cell(scheme, variant, where, metric, values, float(number)))
+            place = scheme, variant, where, metric
+            made.append(Cell(*place, *interval(values), tuple(values), float(number)))
     return made
 
 
