@@ -29,10 +29,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.checks import Floats, check_int
-from hushbit.defence.modality import split_at_median, upper_median
+from hushbit.checks import Floats, Ints, check_int
+from hushbit.defence.modality import Flags, split_at_median, upper_median
 from hushbit.defence.rules import (
     DEFAULT_RULE,
     MAX_VARIANCE_RATIO,
@@ -53,7 +52,6 @@ from hushbit.tally.tally import Tally
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import RoundKey
 
-Flags = NDArray[np.bool_]
 Groups = tuple[Flags, Flags]
 HistoryArrays = dict[str, Floats]
 
@@ -90,7 +88,7 @@ class ScoreHistory:
         """Whether all these users took part in the last round, so that `shared` is up to date."""
         return bool(self.in_last_round.all())
 
-    def rows(self, users: NDArray[np.integer]) -> "ScoreHistory":
+    def rows(self, users: Ints) -> "ScoreHistory":
         """The rows of some users."""
         return ScoreHistory(*(column[users] for column in vars(self).values()))
 
@@ -107,7 +105,7 @@ class ScoreHistory:
         """The history with the other results of a round in which all these users took part."""
         return replace(self, shared=shared, excluded=excluded, in_last_round=np.ones_like(excluded))
 
-    def replace_rows(self, users: NDArray[np.integer], rows: "ScoreHistory") -> "ScoreHistory":
+    def replace_rows(self, users: Ints, rows: "ScoreHistory") -> "ScoreHistory":
         """The history of all users after a round of some users, given their rows."""
         columns = {}
         for name, column in vars(self).items():

@@ -15,7 +15,10 @@ the middle of the sparse window.
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.checks import Floats, Ints
 from hushbit.kernels import njit
+
+Flags = NDArray[np.bool_]
 
 WIDTHS = 3
 MIN_WIDTH = 4  # doubled for each further width; a group of equal updates lies within one window
@@ -25,7 +28,7 @@ NO_SPLIT = np.inf
 
 
 @njit
-def upper_median(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> float:
+def upper_median(values: Floats, mask: Flags) -> float:
     """The median of the masked values; of an even number, the larger of the two middle values.
 
     Values are sorted into bins first, and only the bin that holds the median is partitioned. This
@@ -56,9 +59,7 @@ def upper_median(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> float:
 
 
 @njit
-def split_at_median(
-    scores: NDArray[np.float64], mask: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def split_at_median(scores: Floats, mask: Flags) -> tuple[Flags, Flags]:
     """The masked users whose scores lie above their median, and the other masked users."""
     median = upper_median(scores, mask)
     above, below = np.empty(scores.size, np.bool_), np.empty(scores.size, np.bool_)
@@ -69,9 +70,7 @@ def split_at_median(
 
 
 @njit
-def median_and_quantile(
-    values: NDArray[np.float64], mask: NDArray[np.bool_], quantile: float
-) -> tuple[float, float]:
+def median_and_quantile(values: Floats, mask: Flags, quantile: float) -> tuple[float, float]:
     """The upper median of the masked values, and their quantile."""
     inside = values[mask]
     half, place = inside.size // 2, int(quantile * (inside.size - 1))
@@ -81,11 +80,7 @@ def median_and_quantile(
 
 @njit
 def split_point(
-    values: NDArray[np.float64],
-    mask: NDArray[np.bool_],
-    natural_size: int,
-    rate: float,
-    max_mode: float,
+    values: Floats, mask: Flags, natural_size: int, rate: float, max_mode: float
 ) -> float:
     """The deepest split that cuts off a minority of more than `natural_size` masked users.
 
@@ -113,7 +108,7 @@ def split_point(
 
 @njit
 def split_point_of_all(
-    values: NDArray[np.float64],
+    values: Floats,
     low: float,
     high: float,
     sign: float,
@@ -139,7 +134,7 @@ def split_point_of_all(
 
 @njit
 def deepest_split(
-    counts_below: NDArray[np.int64],
+    counts_below: Ints,
     users: int,
     low: float,
     step: float,

@@ -64,11 +64,11 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hushbit.checks import check_float, check_int
+from hushbit.checks import Floats, check_float, check_int
 from hushbit.defence.modality import (
     NO_SPLIT,
+    Flags,
     median_and_quantile,
     split_point,
     split_point_of_all,
@@ -79,9 +79,6 @@ from hushbit.kernels import njit
 from hushbit.kernels.scores import biased_rows
 from hushbit.mechanism import Mechanism
 from hushbit.wire.ballot import Ballots
-
-Vector = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 
 MIN_USERS = 20  # fewer users are not compared with each other
 DIRECTIONS = 2  # computed from ballots: the mean and the shared direction
@@ -113,13 +110,9 @@ class RuleLimits(NamedTuple):
     natural_share: float
     split_rate: float
     decay: float
-    limit_sigmas: float
-    min_rounds: float
+    tail_sigmas: float
     max_new: float
     max_lagging: float
-    tail_sigmas: float
-    upper_quantile: float
-    upper_sigmas: float
 
 
 @dataclass(frozen=True)
@@ -180,13 +173,9 @@ class FilterRule:
             self.natural_share,
             self.split_rate,
             self.decay,
-            LIMIT_SIGMAS,
-            MIN_ROUNDS,
+            self.tail_sigmas,
             self.max_new(users),
             self.max_lagging(users, max_entry),
-            self.tail_sigmas,
-            UPPER_QUANTILE,
-            UPPER_SIGMAS,
         )
 
     def slack(self, users: int) -> float:
@@ -241,13 +230,13 @@ def remaining(biased: Flags, excluded: Flags) -> Flags:
     return stay
 
 
-def above_max_score(scores: Vector, max_score: float, rule: FilterRule) -> Flags:
+def above_max_score(scores: Floats, max_score: float, rule: FilterRule) -> Flags:
     """Users whose score on any direction (row) is larger than an honest user's."""
     limit = max_score + rule.slack(scores.shape[1])
     return np.asarray((np.abs(scores) > limit).any(axis=0))
 
 
-def bimodal_group(scores: Vector, present: Flags, rule: FilterRule) -> Flags:
+def bimodal_group(scores: Floats, present: Flags, rule: FilterRule) -> Flags:
     """The smaller of two groups along each direction (row); nobody where scores are unimodal."""
     group = np.zeros_like(present)
     users = int(np.count_nonzero(present))
@@ -268,20 +257,20 @@ class RoundDecision(NamedTuple):
 
     decided: bool
     accepted: Flags
-    mean: Vector
-    drift: Vector
-    rounds: Vector
+    mean: Floats
+    drift: Floats
+    rounds: Floats
     excluded: Flags
 
 
 @njit
 def apply_rules_fast(
-    scores: Vector,
+    scores: Floats,
     above: Flags,
     below: Flags,
-    mean: Vector,
-    drift: Vector,
-    rounds: Vector,
+    mean: Floats,
+    drift: Floats,
+    rounds: Floats,
     excluded: Flags,
     limits: RuleLimits,
 ) -> RoundDecision:
@@ -306,21 +295,21 @@ def apply_rules_fast(
 
 
 @njit
-def has_outliers(scores: Vector, present: Flags, limits: RuleLimits) -> bool:
+def has_outliers(scores: Floats, present: Flags, limits: RuleLimits) -> bool:
     """Whether a present user exceeds the maximum score, or the present users are bimodal."""
     users, largest = 0, 0.0
     for user in range(scores.size):
         users += present[user]
         largest = max(largest, abs(scores[user]) * present[user])
+    if largest > limits.max_score:
+        return True
     natural_size = int(limits.natural_share * users)
-    return bool(
-        largest > limits.max_score
-        or split_point(scores, present, natural_size, limits.split_rate, np.inf) < NO_SPLIT
-    )
+    split = split_point(scores, present, natural_size, limits.split_rate, np.inf)
+    return bool(split < NO_SPLIT)
 
 
 @njit
-def has_nonnegative_median(scores: Vector, present: Flags) -> bool:
+def has_nonnegative_median(scores: Floats, present: Flags) -> bool:
     """Whether the upper median of the present users is zero or more."""
     users, negative = 0, 0
     for user in range(scores.size):
@@ -331,9 +320,9 @@ def has_nonnegative_median(scores: Vector, present: Flags) -> bool:
 
 @njit
 def history_exclusions(
-    mean: Vector,
-    drift: Vector,
-    rounds: Vector,
+    mean: Floats,
+    drift: Floats,
+    rounds: Floats,
     present: Flags,
     excluded: Flags,
     limits: RuleLimits,
@@ -352,25 +341,14 @@ def history_exclusions(
     for sums in both:
         if not has_nonnegative_median(sums, present):
             sums *= -1.0
-        mark_beyond_split(sums, limits, limits.limit_sigmas, found)
-    mark_beyond_split((both[0] + both[1]) / ROOT_2, limits, limits.limit_sigmas / 2, found)
+        mark_beyond_split(sums, limits, LIMIT_SIGMAS, found)
+    mark_beyond_split((both[0] + both[1]) / ROOT_2, limits, LIMIT_SIGMAS / 2, found)
     for sums in both:
         mark_below_midpoint(sums, present, excluded, limits, found)
-    separated, known, seen = found.copy(), found | excluded, rounds >= limits.min_rounds
-    mark_below_tail(
-        both[0], present, separated, known, limits.tail_sigmas, 0.0, seen, limits, found
-    )
-    mark_below_tail(
-        both[1],
-        present,
-        separated,
-        known,
-        limits.upper_sigmas,
-        limits.max_lagging,
-        seen,
-        limits,
-        found,
-    )
+    separated, known, seen = found.copy(), found | excluded, rounds >= MIN_ROUNDS
+    depth, lagging = limits.tail_sigmas, limits.max_lagging
+    mark_below_tail(both[0], present, separated, known, depth, 0.0, seen, limits, found)
+    mark_below_tail(both[1], present, separated, known, UPPER_SIGMAS, lagging, seen, limits, found)
     if not separated.any():
         with_earlier = found.copy()
         mark_not_readmitted(both, present, excluded, limits, with_earlier)
@@ -382,7 +360,7 @@ def history_exclusions(
 
 
 @njit
-def mark_beyond_split(sums: Vector, limits: RuleLimits, min_distance: float, found: Flags) -> None:
+def mark_beyond_split(sums: Floats, limits: RuleLimits, min_distance: float, found: Flags) -> None:
     """Mark users beyond a split point, below or above, whose mode is `min_distance` from zero."""
     low, high = sums.min(), sums.max()
     natural_size = int(limits.natural_share * sums.size)
@@ -397,7 +375,7 @@ def mark_beyond_split(sums: Vector, limits: RuleLimits, min_distance: float, fou
 
 @njit
 def mark_below_midpoint(
-    sums: Vector, present: Flags, excluded: Flags, limits: RuleLimits, found: Flags
+    sums: Floats, present: Flags, excluded: Flags, limits: RuleLimits, found: Flags
 ) -> None:
     """Mark users closer to the excluded than to the present users, if these are separate."""
     absent, count = np.empty_like(excluded), 0
@@ -410,20 +388,20 @@ def mark_below_midpoint(
         return
     median = upper_median(sums, present)
     half = (median - upper_median(sums, absent)) / 2
-    if half < limits.limit_sigmas:
+    if half < LIMIT_SIGMAS:
         return
     # The upper quantile is within `half` of the median if at least its rank of users are.
     users, within = 0, 0
     for user in range(sums.size):
         users += present[user]
         within += present[user] & (sums[user] <= median + half)
-    if within > int(limits.upper_quantile * (users - 1)):
+    if within > int(UPPER_QUANTILE * (users - 1)):
         for user in range(sums.size):
             found[user] |= sums[user] < median - half
 
 
 @njit
-def midpoint_marks_nobody(sums: Vector, present: Flags, absent: Flags, found: Flags) -> bool:
+def midpoint_marks_nobody(sums: Floats, present: Flags, absent: Flags, found: Flags) -> bool:
     """Whether all users not yet found are above the midpoint of the largest sums of both groups.
 
     That midpoint is at least the midpoint of the medians.
@@ -438,7 +416,7 @@ def midpoint_marks_nobody(sums: Vector, present: Flags, absent: Flags, found: Fl
 
 @njit
 def mark_below_tail(
-    sums: Vector,
+    sums: Floats,
     present: Flags,
     separated: Flags,
     known: Flags,
@@ -454,11 +432,11 @@ def mark_below_tail(
     are not `known`, and more than `max_natural` of them are not `separated` by a split or midpoint.
     """
     new = seen & ~known
-    if count_below(sums, new, -limits.limit_sigmas) <= limits.max_new:
+    if count_below(sums, new, -LIMIT_SIGMAS) <= limits.max_new:
         return
-    median, upper = median_and_quantile(sums, present, limits.upper_quantile)
-    spread = max(1.0, (upper - median) / limits.upper_sigmas)
-    limit = min(-limits.limit_sigmas, median - depth * spread)
+    median, upper = median_and_quantile(sums, present, UPPER_QUANTILE)
+    spread = max(1.0, (upper - median) / UPPER_SIGMAS)
+    limit = min(-LIMIT_SIGMAS, median - depth * spread)
     if count_below(sums, new, limit) <= limits.max_new:
         return
     if count_below(sums, seen & ~separated, limit) > max_natural:
@@ -466,7 +444,7 @@ def mark_below_tail(
 
 
 @njit
-def count_below(sums: Vector, mask: Flags, limit: float) -> int:
+def count_below(sums: Floats, mask: Flags, limit: float) -> int:
     """The number of masked users below a limit."""
     count = 0
     for user in range(sums.size):
@@ -476,7 +454,7 @@ def count_below(sums: Vector, mask: Flags, limit: float) -> int:
 
 @njit
 def mark_not_readmitted(
-    both: Vector, present: Flags, excluded: Flags, limits: RuleLimits, found: Flags
+    both: Floats, present: Flags, excluded: Flags, limits: RuleLimits, found: Flags
 ) -> None:
     """Mark users who were excluded before and do not meet the conditions for readmission."""
     if not ((both[0] >= 0) & (both[1] >= 0) & excluded).any():
@@ -485,16 +463,16 @@ def mark_not_readmitted(
     lower, upper, centre = np.empty(2), np.empty(2), np.empty(2)
     together, forward = True, False
     for row in range(2):
-        median, quantile = median_and_quantile(both[row], present, limits.upper_quantile)
-        spread = max(1.0, (quantile - median) / limits.upper_sigmas)
-        lower[row] = min(limits.limit_sigmas, median)
-        upper[row] = max(limits.limit_sigmas, median + limits.tail_sigmas * spread)
+        median, quantile = median_and_quantile(both[row], present, UPPER_QUANTILE)
+        spread = max(1.0, (quantile - median) / UPPER_SIGMAS)
+        lower[row] = min(LIMIT_SIGMAS, median)
+        upper[row] = max(LIMIT_SIGMAS, median + limits.tail_sigmas * spread)
         centre[row] = upper_median(both[row], excluded)
         together &= abs(centre[row] - median) <= spread
-        forward |= median >= limits.limit_sigmas
+        forward |= median >= LIMIT_SIGMAS
     for user in range(excluded.size):
         in_range, separate = True, together and forward
         for row in range(2):
             in_range &= (both[row, user] >= lower[row]) & (both[row, user] <= upper[row])
-            separate |= abs(both[row, user] - centre[row]) >= limits.limit_sigmas
+            separate |= abs(both[row, user] - centre[row]) >= LIMIT_SIGMAS
         found[user] |= excluded[user] & (not (in_range & separate))
