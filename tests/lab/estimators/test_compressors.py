@@ -116,13 +116,6 @@ def test_quicfl_error_is_at_most_the_published_one(bits: int) -> None:
     )
 
 
-def test_quicfl_without_shared_randomness_has_two_points_at_the_reach() -> None:
-    table = quicfl_table(1, 0)
-    assert table.values[:, 0] == pytest.approx([-table.reach, table.reach], abs=1e-6)
-    errors = [quicfl_table(1, shared).error for shared in range(7)]
-    assert errors == sorted(errors, reverse=True)
-
-
 @pytest.mark.parametrize("bits", [1, 2, 3])
 def test_no_small_change_of_the_quicfl_table_has_less_error(bits: int) -> None:
     table = quicfl_table(bits)
@@ -151,7 +144,7 @@ def test_quicfl_decoding_is_unbiased_for_one_vector_and_one_rotation() -> None:
     rotated[0] = 8.0  # beyond the reach: sent as a float
     draws = []
     for _ in range(8000):
-        column = quicfl.draw_columns(40, rng)
+        column = rng.integers(0, quicfl.table.values.shape[1], 40)
         draws.append(quicfl.decode(quicfl.encode(rotated, column, rng), column))
     deviation = np.std(draws, axis=0) / np.sqrt(len(draws))
     assert np.abs(np.mean(draws, axis=0) - rotated)[1:].max() < 4.5 * deviation[1:].max()

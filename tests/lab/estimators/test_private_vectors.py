@@ -117,9 +117,10 @@ def test_privhs_probability_of_a_half_is_within_epsilon() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 2.0])
 def test_sqkr_words_are_exactly_epsilon_apart(epsilon: float) -> None:
-    response = Sqkr(epsilon).response
-    own, other = response.chances()
-    words = 2**response.bits
+    sqkr = Sqkr(epsilon)
+    words = 2**sqkr.bits
+    other = (1 - sqkr.keep) / words
+    own = sqkr.keep + other
     assert own + (words - 1) * other == pytest.approx(1.0)
     assert math.log(own / other) == pytest.approx(epsilon)
     # All pairs of words and all outcomes; so every mixture of words stays within epsilon too.

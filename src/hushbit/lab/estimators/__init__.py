@@ -12,6 +12,7 @@ distribution with its optimal quantizer, and a random rotation.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -56,15 +57,15 @@ def check_unit_ball(vectors: Any) -> Floats:
     return rows
 
 
+def mean_of(decoded: Iterable[Floats], rows: Floats) -> Floats:
+    """The mean of what the server decodes from the vectors in `rows`, added one by one."""
+    return np.asarray(sum(decoded) / len(rows))
+
+
 def entropy(counts: NDArray[np.floating]) -> float:
     """Bits per symbol of an ideal code for symbols with these counts: -sum p log2 p."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log2(shares)).sum())
-
-
-def index_bits(dim: int) -> int:
-    """Bits that name one position of a vector."""
-    return max(1, math.ceil(math.log2(dim)))
 
 
 def normal_cdf(x: Floats) -> Floats:

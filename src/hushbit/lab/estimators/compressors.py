@@ -5,6 +5,7 @@ users of a round, and the code table is not counted.
 """
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -21,13 +22,14 @@ from hushbit.lab.estimators import (
     check_vectors,
     entropy,
     explained_variance,
-    index_bits,
     lloyd_max_levels,
+    mean_of,
     normal_cdf,
     normal_density,
 )
 from hushbit.lattice.lattice import Lattice, lattice
 
+Symbols = NDArray[np.uint8]
 EXACT_SHARE = 1 / 512
 """QUIC-FL's share of entries that lie beyond the table's reach and are sent as floats."""
 
@@ -66,7 +68,7 @@ class Eden:
         """
         return 1 / explained_variance(self.bits) - 1
 
-    def encode(self, vector: Floats, rotation: PermutedRotation) -> tuple[NDArray[np.uint8], float]:
+    def encode(self, vector: Floats, rotation: PermutedRotation) -> tuple[Symbols, float]:
         """The level of every rotated entry, and the scale that makes the estimate unbiased."""
         values = lloyd_max_levels(self.bits)
         norm = float(np.linalg.norm(vector))
@@ -77,19 +79,17 @@ class Eden:
         levels = np.searchsorted(edges, rotated * (math.sqrt(len(vector)) / norm)).astype(np.uint8)
         return levels, norm**2 / float(rotated @ values[levels])
 
-    def decode(self, levels: NDArray[np.uint8], scale: float, rotation: PermutedRotation) -> Floats:
+    def decode(self, levels: Symbols, scale: float, rotation: PermutedRotation) -> Floats:
         """Scale the levels and undo the rotation."""
         return rotation.invert(scale * lloyd_max_levels(self.bits)[levels])
 
     def mean_estimate(self, vectors: Any, rng: np.random.Generator) -> MeanEstimate:
         """The mean of the decoded vectors, with one rotation per user."""
         rows = check_vectors(vectors)
-        users, dim = rows.shape
-        total = np.zeros(dim)
-        for row in rows:
-            rotation = PermutedRotation(dim, rng)
-            total += self.decode(*self.encode(row, rotation), rotation)
-        return MeanEstimate(total / users, self.bits + FLOAT_BITS / dim)
+        dim = rows.shape[1]
+        rotated = ((row, PermutedRotation(dim, rng)) for row in rows)
+        decoded = (self.decode(*self.encode(row, turn), turn) for row, turn in rotated)
+        return MeanEstimate(mean_of(decoded, rows), self.bits + FLOAT_BITS / dim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +109,8 @@ class QuicFlTable:
 
     values: Floats
     means: Floats
-    symbols: NDArray[np.uint8]
-    owner: NDArray[np.int64]
+    symbols: Symbols
+    owner: Ints
     reach: float
     error: float
 
@@ -132,8 +132,8 @@ class QuicFlTable:
 
 
 @lru_cache(maxsize=16)
-def quicfl_table(bits: int, shared_bits: int | None = None) -> QuicFlTable:
-    """The optimal table for `bits` per symbol and 2^shared_bits columns (default: the paper's).
+def quicfl_table(bits: int) -> QuicFlTable:
+    """The optimal table for `bits` per symbol, with as many columns as in the paper.
 
     The table minimises E[R²] subject to E[R | z] = z for every z. For given R, duality gives the
     symbol to send: the one whose value is nearest to a companded value m(z), where m(z) is such
@@ -145,9 +145,7 @@ def quicfl_table(bits: int, shared_bits: int | None = None) -> QuicFlTable:
     the integrals over the normal distribution are exact.
     """
     rows = 2 ** check_int("bits", bits, 1, 4)
-    columns = 2 ** (
-        SHARED_BITS[bits] if shared_bits is None else check_int("shared_bits", shared_bits, 0, 8)
-    )
+    columns = 2 ** SHARED_BITS[bits]
     reach = -NormalDist().inv_cdf(EXACT_SHARE / 2)
     shares = (np.arange(columns) + 0.5) / columns - 0.5
     values = reach * (np.linspace(-1, 1, rows)[:, None] + 2 * shares / rows)
@@ -166,7 +164,7 @@ class _Ties:
     `chance` is P[z at the tie]; `above` is P[z at the tie and the upper symbol is sent].
     """
 
-    order: NDArray[np.int64]
+    order: Ints
     at: Floats
     means: Floats
     chance: Floats
@@ -198,7 +196,7 @@ def _centroids(values: Floats, reach: float) -> Floats:
     return np.asarray((centroids - centroids[::-1, ::-1]) / 2)
 
 
-def _symbol_weights(rank: NDArray[np.int64], weight: Floats, above: Floats) -> Floats:
+def _symbol_weights(rank: Ints, weight: Floats, above: Floats) -> Floats:
     """Weight of each symbol in each column: the ties between its own two, and its part of those."""
     running = np.concatenate([[0.0], np.cumsum(weight)])
     out = np.zeros((rank.shape[0] + 1, rank.shape[1]))
@@ -208,14 +206,8 @@ def _symbol_weights(rank: NDArray[np.int64], weight: Floats, above: Floats) -> F
     return out
 
 
-@dataclass(frozen=True)
-class QuicFlMessage:
-    """Symbols of all entries, positions and values of the entries beyond the reach, the norm."""
-
-    symbols: NDArray[np.uint8]
-    exact_at: NDArray[np.int64]
-    exact: Floats
-    norm: float
+QuicFlMessage = tuple[Symbols, Ints, Floats, float]
+"""Symbols of all entries, positions and values of the entries beyond the reach, the norm."""
 
 
 @dataclass(frozen=True)
@@ -237,14 +229,8 @@ class QuicFl:
         """The table of the paper's size for these bits; its `error` is that of one user."""
         return quicfl_table(self.bits)
 
-    def draw_columns(self, dim: int, shared: np.random.Generator) -> NDArray[np.int64]:
-        """The columns of all entries, drawn from the randomness that user and server share."""
-        return shared.integers(0, self.table.values.shape[1], dim)
-
-    def encode(
-        self, rotated: Floats, column: NDArray[np.int64], rng: np.random.Generator
-    ) -> QuicFlMessage:
-        """Symbols of a rotated vector; a private coin decides in the column of a tie."""
+    def encode(self, rotated: Floats, column: Ints, rng: np.random.Generator) -> QuicFlMessage:
+        """The message of a rotated vector; a private coin decides in the column of a tie."""
         table = self.table
         norm = float(np.linalg.norm(rotated))
         scaled = rotated * (math.sqrt(len(rotated)) / norm) if norm else rotated
@@ -255,13 +241,14 @@ class QuicFl:
         share = (inside - table.means[tie]) / (table.means[tie + 1] - table.means[tie])
         upper = (column == table.owner[tie]) & (rng.random(len(rotated)) < share)
         symbols = table.symbols[tie, column] + upper
-        return QuicFlMessage(symbols.astype(np.uint8), outside, scaled[outside], norm)
+        return symbols.astype(np.uint8), outside, scaled[outside], norm
 
-    def decode(self, message: QuicFlMessage, column: NDArray[np.int64]) -> Floats:
+    def decode(self, message: QuicFlMessage, column: Ints) -> Floats:
         """An unbiased estimate of the rotated vector."""
-        values = self.table.values[message.symbols, column]
-        values[message.exact_at] = message.exact
-        return values * (message.norm / math.sqrt(len(values)))
+        symbols, exact_at, exact, norm = message
+        values = self.table.values[symbols, column]
+        values[exact_at] = exact
+        return values * (norm / math.sqrt(len(values)))
 
     def mean_estimate(self, vectors: Any, rng: np.random.Generator) -> MeanEstimate:
         """The mean of the decoded vectors; the rotation is undone once."""
@@ -270,11 +257,12 @@ class QuicFl:
         rotation = PermutedRotation(dim, rng)
         total, exact = np.zeros(dim), 0
         for row in rows:
-            column = self.draw_columns(dim, rng)
+            column = rng.integers(0, self.table.values.shape[1], len(row))
             message = self.encode(rotation.apply(row), column, rng)
             total += self.decode(message, column)
-            exact += len(message.exact)
-        extra = exact / users * (FLOAT_BITS + index_bits(dim)) + FLOAT_BITS
+            exact += len(message[1])
+        index_bits = max(1, math.ceil(math.log2(dim)))
+        extra = exact / users * (FLOAT_BITS + index_bits) + FLOAT_BITS
         return MeanEstimate(rotation.invert(total / users), self.bits + extra / dim)
 
 
@@ -296,14 +284,11 @@ class Qsgd:
     def fitting(cls, vectors: Any, bits: float) -> "Qsgd":
         """The most steps whose levels take at most `bits` per entry of these vectors."""
         rows, limit = check_vectors(vectors), check_positive("bits", bits)
-        low, high = 1, 2
-        while high < MAX_QSGD_STEPS and cls(high).expected_entropy(rows) <= limit:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            fits = cls(middle).expected_entropy(rows) <= limit
-            low, high = (middle, high) if fits else (low, middle)
-        return cls(low)
+        low = 1
+        while 2 * low < MAX_QSGD_STEPS and cls(2 * low).expected_entropy(rows) <= limit:
+            low *= 2
+        between = range(low + 1, 2 * low)
+        return cls(low + bisect_right(between, limit, key=lambda n: cls(n).expected_entropy(rows)))
 
     def expected_entropy(self, rows: Floats) -> float:
         """Bits per entry of an ideal code for the expected counts of the levels of all rows."""
@@ -317,7 +302,7 @@ class Qsgd:
         found, place = np.unique(levels, return_inverse=True)
         return entropy(np.asarray(np.bincount(place, weights, len(found)), dtype=np.float64))
 
-    def encode(self, vector: Floats, rng: np.random.Generator) -> tuple[NDArray[np.int64], float]:
+    def encode(self, vector: Floats, rng: np.random.Generator) -> tuple[Ints, float]:
         """Signed levels, each one of the two nearest to its entry, and the norm."""
         norm = float(np.linalg.norm(vector))
         if norm == 0:
@@ -326,22 +311,17 @@ class Qsgd:
         levels = np.floor(exact + rng.random(len(vector)))
         return (np.sign(vector) * levels).astype(np.int64), norm
 
-    def decode(self, levels: NDArray[np.int64], norm: float) -> Floats:
+    def decode(self, levels: Ints, norm: float) -> Floats:
         """Levels times |x| / steps."""
         return np.asarray(levels * (norm / self.steps), dtype=np.float64)
 
     def mean_estimate(self, vectors: Any, rng: np.random.Generator) -> MeanEstimate:
         """The mean of the decoded vectors."""
         rows = check_vectors(vectors)
-        users, dim = rows.shape
         messages = [self.encode(row, rng) for row in rows]
-        _, counts = np.unique(
-            np.concatenate([levels for levels, _ in messages]), return_counts=True
-        )
-        total = np.zeros(dim)
-        for message in messages:
-            total += self.decode(*message)
-        return MeanEstimate(total / users, entropy(counts.astype(np.float64)) + FLOAT_BITS / dim)
+        mean = mean_of((self.decode(*message) for message in messages), rows)
+        bits = _symbol_entropy([levels for levels, _ in messages])
+        return MeanEstimate(mean, bits + FLOAT_BITS / rows.shape[1])
 
 
 @dataclass(frozen=True)
@@ -357,19 +337,17 @@ class UVeQFed:
     grid: Lattice
 
     @classmethod
-    def fitting(
-        cls, vectors: Any, bits: float, rng: np.random.Generator, name: str = "A2"
-    ) -> "UVeQFed":
-        """The finest lattice of this name whose points take at most `bits` per entry."""
+    def fitting(cls, vectors: Any, bits: float, rng: np.random.Generator) -> "UVeQFed":
+        """The finest hexagonal lattice whose points take at most `bits` per entry."""
         rows, limit = check_vectors(vectors), check_positive("bits", bits)
         coarse, fine = 64.0, 1e-6
         for _ in range(SCALE_HALVINGS):
             middle = (coarse * fine) ** 0.5
-            tried = cls(lattice(name).scaled(middle))
+            tried = cls(lattice("A2").scaled(middle))
             points = [tried.encode(row, tried.draw_dither(len(row), rng))[0] for row in rows]
-            fits = _block_entropy(points) / tried.grid.dim <= limit
+            fits = _symbol_entropy(points) / tried.grid.dim <= limit
             coarse, fine = (middle, fine) if fits else (coarse, middle)
-        return cls(lattice(name).scaled(coarse))
+        return cls(lattice("A2").scaled(coarse))
 
     def draw_dither(self, dim: int, shared: np.random.Generator) -> Floats:
         """One vector uniform on the cell for each block, from shared randomness."""
@@ -397,13 +375,13 @@ class UVeQFed:
             coordinates, norm = self.encode(row, dither)
             points.append(coordinates)
             total += self.decode(coordinates, norm, dither, dim)
-        bits = _block_entropy(points) * len(points[0]) + FLOAT_BITS
+        bits = _symbol_entropy(points) * len(points[0]) + FLOAT_BITS
         return MeanEstimate(total / users, bits / dim)
 
 
-def _block_entropy(points: list[Ints]) -> float:
-    """Bits per block of an ideal code for the lattice points of all users."""
-    _, counts = np.unique(np.concatenate(points), axis=0, return_counts=True)
+def _symbol_entropy(symbols: list[Ints]) -> float:
+    """Bits per symbol of an ideal code for the levels or lattice points of all users."""
+    _, counts = np.unique(np.concatenate(symbols), axis=0, return_counts=True)
     return entropy(counts.astype(np.float64))
 
 
@@ -427,23 +405,19 @@ class TopK:
         TopK(kept=202)
         """
         dim, limit = check_int("dim", dim, 1), check_positive("bits", bits) * dim
-        low, high = 0, dim + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if cls(middle).cost(dim) <= limit else (low, middle)
-        return cls(low)
+        return cls(bisect_right(range(1, dim + 1), limit, key=lambda kept: cls(kept).cost(dim)))
 
     def cost(self, dim: int) -> float:
         """Bits of the values at 32 each, and log2 C(dim, kept) bits for their positions."""
         ways = math.lgamma(dim + 1) - math.lgamma(self.kept + 1) - math.lgamma(dim - self.kept + 1)
         return FLOAT_BITS * self.kept + ways / math.log(2)
 
-    def encode(self, vector: Floats) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def encode(self, vector: Floats) -> tuple[Ints, NDArray[np.float32]]:
         """Positions and values of the entries of largest magnitude."""
         places = np.sort(np.argsort(-np.abs(vector), kind="stable")[: self.kept])
         return places, vector[places].astype(np.float32)
 
-    def decode(self, places: NDArray[np.int64], values: NDArray[np.float32], dim: int) -> Floats:
+    def decode(self, places: Ints, values: NDArray[np.float32], dim: int) -> Floats:
         """The sent entries; all others are zero."""
         out = np.zeros(dim)
         out[places] = values
@@ -452,9 +426,7 @@ class TopK:
     def mean_estimate(self, vectors: Any) -> MeanEstimate:
         """The mean of the decoded vectors; nothing is drawn at random."""
         rows = check_vectors(vectors)
-        users, dim = rows.shape
+        dim = rows.shape[1]
         check_int("kept", self.kept, 1, dim)
-        total = np.zeros(dim)
-        for row in rows:
-            total += self.decode(*self.encode(row), dim)
-        return MeanEstimate(total / users, self.cost(dim) / dim)
+        decoded = (self.decode(*self.encode(row), dim) for row in rows)
+        return MeanEstimate(mean_of(decoded, rows), self.cost(dim) / dim)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.checks import Floats, check_int, check_positive
+from hushbit.checks import Floats, Ints, check_int, check_positive
 from hushbit.errors import InvalidInput
 from hushbit.kernels.hadamard import transform
-from hushbit.lab.estimators import FLOAT_BITS, MeanEstimate, check_unit_ball
+from hushbit.lab.estimators import FLOAT_BITS, MeanEstimate, check_unit_ball, mean_of
 
 NORMAL = NormalDist()
 MAX_PRIVUNIT_EPSILON = 600.0
@@ -129,11 +129,9 @@ class PrivUnitG:
     def mean_estimate(self, vectors: Any, rng: np.random.Generator) -> MeanEstimate:
         """The mean of all messages, which are uncompressed floats."""
         rows = check_unit_ball(vectors)
-        users, dim = rows.shape
-        total = np.zeros(dim + 1)
-        for row in rows:
-            total += self.encode(row, rng)
-        return MeanEstimate(total[:dim] / users, FLOAT_BITS * (dim + 1) / dim)
+        dim = rows.shape[1]
+        mean = mean_of((self.encode(row, rng) for row in rows), rows)
+        return MeanEstimate(mean[:dim], FLOAT_BITS * (dim + 1) / dim)
 
 
 @dataclass(frozen=True)
@@ -176,11 +174,8 @@ class PrivHS:
     def mean_estimate(self, vectors: Any, rng: np.random.Generator) -> MeanEstimate:
         """The mean of all messages, which are uncompressed floats."""
         rows = check_unit_ball(vectors)
-        users, dim = rows.shape
-        total = np.zeros(dim)
-        for row in rows:
-            total += self.encode(row, rng)
-        return MeanEstimate(total / users, float(FLOAT_BITS))
+        mean = mean_of((self.encode(row, rng) for row in rows), rows)
+        return MeanEstimate(mean, float(FLOAT_BITS))
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +189,7 @@ class KashinFrame:
     """
 
     size: int
-    columns: NDArray[np.int64]
+    columns: Ints
     signs: Floats
 
     @classmethod
@@ -241,31 +236,14 @@ class KashinFrame:
 
 
 @dataclass(frozen=True)
-class WordResponse:
-    """Randomized response over all words of k bits: keep the word, or send any word."""
-
-    epsilon: float
-    bits: int
-
-    @property
-    def keep(self) -> float:
-        """P[the word is kept]; otherwise all words, its own included, are equally likely."""
-        return math.expm1(self.epsilon) / (math.expm1(self.epsilon) + 2.0**self.bits)
-
-    def chances(self) -> tuple[float, float]:
-        """P[a word is sent as itself], P[it is sent as one given other word]."""
-        other = (1 - self.keep) / 2.0**self.bits
-        return self.keep + other, other
-
-
-@dataclass(frozen=True)
 class Sqkr:
     """SQKR (Chen, Kairouz and Ozgur, NeurIPS 2020): a few bits of Kashin's representation.
 
     The coefficients of the vector in a Kashin frame of N vectors, all within ±limit, are rounded
     to signs without bias. k of them, at positions that user and server share, are sent as one of
-    2^k words by randomized response with epsilon for the whole word. k = ceil(epsilon log2 e), so
-    a message has k bits.
+    2^k words by randomized response with epsilon for the whole word: the word is kept with
+    probability `keep`; otherwise all words, its own included, are equally likely.
+    k = ceil(epsilon log2 e), so a message has k bits.
 
         estimate = N / k · (e^epsilon + 2^k - 1) / (e^epsilon - 1) · limit · sum of ±f_j
     """
@@ -273,8 +251,8 @@ class Sqkr:
     epsilon: float
 
     @property
-    def response(self) -> WordResponse:
-        """Randomized response over words of k = ceil(epsilon log2 e) bits."""
+    def bits(self) -> int:
+        """k."""
         epsilon = check_positive("epsilon", self.epsilon)
         bits = max(1, math.ceil(epsilon / math.log(2)))
         if bits > MAX_SQKR_BITS:
@@ -282,42 +260,45 @@ class Sqkr:
                 f"epsilon {epsilon} needs {bits} bits; at most {MAX_SQKR_BITS} are supported: "
                 "lower epsilon"
             )
-        return WordResponse(epsilon, bits)
+        return bits
+
+    @property
+    def keep(self) -> float:
+        """P[the word is kept] = (e^epsilon - 1) / (e^epsilon - 1 + 2^k)."""
+        words = 2.0**self.bits
+        return math.expm1(self.epsilon) / (math.expm1(self.epsilon) + words)
 
     def error(self, dim: int) -> float:
         """E|estimate - v|² of one user with a unit vector, over positions, coins and words.
 
         dim KASHIN_LEVEL² / (k keep²) + (1 - 1/k) / keep - 1
         """
-        response = self.response
-        spread = KASHIN_LEVEL**2 * dim / (response.bits * response.keep**2)
-        return spread + (1 - 1 / response.bits) / response.keep - 1
+        spread = KASHIN_LEVEL**2 * dim / (self.bits * self.keep**2)
+        return spread + (1 - 1 / self.bits) / self.keep - 1
 
     def encode(
         self,
         coefficients: Floats,
-        places: NDArray[np.int64],
+        places: Ints,
         frame: KashinFrame,
         rng: np.random.Generator,
     ) -> NDArray[np.int8]:
         """The private word, as signs."""
         up = rng.random(len(places)) < (1 + coefficients[places] / frame.limit) / 2
-        if rng.random() >= self.response.keep:
+        if rng.random() >= self.keep:
             up = rng.random(len(places)) < 0.5
         return np.where(up, 1, -1).astype(np.int8)
 
-    def decode(
-        self, signs: NDArray[np.int8], places: NDArray[np.int64], frame: KashinFrame
-    ) -> Floats:
+    def decode(self, signs: NDArray[np.int8], places: Ints, frame: KashinFrame) -> Floats:
         """An unbiased estimate of the coefficients."""
-        weight = frame.size / len(places) * frame.limit / self.response.keep
+        weight = frame.size / len(places) * frame.limit / self.keep
         return np.asarray(np.bincount(places, weight * signs, frame.size), dtype=np.float64)
 
     def mean_estimate(self, vectors: Any, rng: np.random.Generator) -> MeanEstimate:
         """The mean of the decoded vectors; all users share the frame."""
         rows = check_unit_ball(vectors)
         users, dim = rows.shape
-        bits, frame = self.response.bits, KashinFrame.draw(dim, rng)
+        bits, frame = self.bits, KashinFrame.draw(dim, rng)
         total = np.zeros(frame.size)
         for first in range(0, users, USER_CHUNK):
             spread = frame.even_coefficients(rows[first : first + USER_CHUNK].T)
