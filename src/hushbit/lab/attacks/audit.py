@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.checks import check_delta, check_float, check_int
+from hushbit.checks import Floats, Ints, check_delta, check_float, check_int
 from hushbit.cpa import StagedCPA
 from hushbit.encoding.stage import StageEncoder
 from hushbit.errors import InvalidInput
@@ -27,6 +27,7 @@ from hushbit.wire.keys import RoundKey, UserKeys
 from hushbit.wrappers import Subset
 
 Bits = NDArray[np.bool_]
+Progress = Callable[[float], None]
 FAR_RADII = 4.0
 """Distance of two-point updates from zero, in radii."""
 
@@ -57,7 +58,7 @@ class AuditTarget:
         """Whether the points are ±radius."""
         return self.inner.points_per_stage == (2,) and self.inner.block_size == 1
 
-    def audit_pair(self, keys: UserKeys, which: int) -> tuple[NDArray[np.float64], Bits]:
+    def audit_pair(self, keys: UserKeys, which: int) -> tuple[Floats, Bits]:
         """Updates for these keys, the first (0) or second (1) of each pair; bits of the first.
 
         Bits have shape (users, stages, votes).
@@ -77,14 +78,10 @@ class AuditTarget:
 
     def unpacked(self, payload: NDArray[np.uint8]) -> Bits:
         """The bits of many ballots, (users, stages, votes)."""
-        step = (self.votes + 7) // 8
-        parts = [
-            np.unpackbits(
-                payload[:, s * step : (s + 1) * step], axis=1, bitorder="little", count=self.votes
-            )
-            for s in range(len(self.inner.stage_encoders))
-        ]
-        return np.stack(parts, axis=1).astype(np.bool_)
+        step, count = (self.votes + 7) // 8, len(self.epsilons)
+        stages = payload[:, : step * count].reshape(len(payload), count, step)
+        bits = np.unpackbits(stages, axis=2, bitorder="little", count=self.votes)
+        return bits.astype(np.bool_)
 
     def _signs(self, stage: StageEncoder, keys: UserKeys) -> NDArray[np.int8]:
         """Words of a stage, (points, users, votes)."""
@@ -116,8 +113,7 @@ def target_of(mechanism: Mechanism) -> AuditTarget:
     return target
 
 
-Encoder = Callable[[NDArray[np.float64], UserKeys], Ballots]
-Counts = NDArray[np.int64]
+Encoder = Callable[[Floats, UserKeys], Ballots]
 
 CHUNK_CELLS = 1 << 21
 REUSE_CASES = ("last coins known", "coins before the last known", "neighbour's coin known")
@@ -158,16 +154,16 @@ class AuditFinding:
 
 @dataclass
 class _InputCounts:
-    """Counts over the ballots of one of the two updates; their size is fixed.
+    """Ints over the ballots of one of the two updates; their size is fixed.
 
     messages  ballots with each score, separately for choosing the threshold and for testing
     places    (hits, trials) of each stage and bit
     known     (hits, trials) of each stage for each of REUSE_CASES
     """
 
-    messages: Counts
-    places: Counts
-    known: Counts
+    messages: Ints
+    places: Ints
+    known: Ints
 
 
 def audit(
@@ -177,7 +173,7 @@ def audit(
     delta: float = 0.0,
     confidence: float = 0.9999,
     encoder: Encoder | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[AuditFinding]:
     """Attack `ballots` ballots of each of two updates: per bit, across ballots, per message.
 
@@ -214,7 +210,7 @@ def _attack(
     which: int,
     ballots: int,
     encode: Encoder,
-    progress: Callable[[float], None] | None,
+    progress: Progress | None,
 ) -> _InputCounts:
     """Encode one update of each pair again and again, and keep counts only."""
     stages = len(target.epsilons)
@@ -252,7 +248,7 @@ def _count(counts: _InputCounts, bits: Bits, first: Bits, which: int) -> None:
         part += np.bincount(score[chosen], minlength=part.size)
 
 
-def _above_threshold(inputs: list[_InputCounts], delta: float) -> list[Counts]:
+def _above_threshold(inputs: list[_InputCounts], delta: float) -> list[Ints]:
     """(hits, trials) of `score >= level` for both updates, the level chosen on other ballots.
 
     The likelihood ratio grows with the score. The choice allows three standard errors on either
@@ -268,14 +264,14 @@ def _above_threshold(inputs: list[_InputCounts], delta: float) -> list[Counts]:
     return [np.array([counts[level], counts[0]]) for counts in tested]
 
 
-def _worst_place(places: list[Counts], confidence: float) -> tuple[list[Counts], float]:
+def _worst_place(places: list[Ints], confidence: float) -> tuple[list[Ints], float]:
     """The place whose rates differ most; the confidence accounts for having compared all."""
     first, second = (part[:, 0] / part[:, 1] for part in places)
     worst = int(np.argmax(np.log(first + 1e-9) - np.log(second + 1e-9)))
     return [part[worst] for part in places], 1 - (1 - confidence) / len(first)
 
 
-def _audit_finding(claim: Bound, counts: list[Counts], confidence: float) -> AuditFinding:
+def _audit_finding(claim: Bound, counts: list[Ints], confidence: float) -> AuditFinding:
     """ln((p - delta) / q) for the least p and the largest q at a joint confidence."""
     each = 1 - (1 - confidence) / 2
     (hits, trials), (other_hits, other_trials) = (tuple(map(int, c)) for c in counts)

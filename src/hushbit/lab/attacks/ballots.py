@@ -11,16 +11,20 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.checks import Floats, Ints
+from hushbit.defence.modality import Flags
 from hushbit.lab.attacks import CRAFTED
-from hushbit.lab.attacks.updates import AttackerView, craft_updates
+from hushbit.lab.attacks.updates import AttackerView, Rows, craft_updates
 from hushbit.lab.sim.settings import Settings
 from hushbit.mechanism import Mechanism
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.coins import SimulationCoins
 from hushbit.wire.keys import RoundKey
 
+Payload = NDArray[np.uint8]
 
-def choose_attackers(users: int, share: float, seed: int) -> NDArray[np.bool_]:
+
+def choose_attackers(users: int, share: float, seed: int) -> Flags:
     """Which users attack: exactly the given share, rounded, drawn without replacement."""
     marked = np.zeros(users, dtype=np.bool_)
     rng = np.random.default_rng([seed, 0xA77AC])
@@ -28,9 +32,7 @@ def choose_attackers(users: int, share: float, seed: int) -> NDArray[np.bool_]:
     return marked
 
 
-def random_payload(
-    seed: int, round_number: int, users: NDArray[np.int64], count: int
-) -> NDArray[np.uint8]:
+def random_payload(seed: int, round_number: int, users: Ints, count: int) -> Payload:
     """Random bytes (users, count) that depend on seed, round and user alone."""
     drawn = np.empty((len(users), count), dtype=np.uint8)
     for row, user in zip(drawn, users, strict=True):
@@ -39,9 +41,7 @@ def random_payload(
     return drawn
 
 
-def attack_updates(
-    attack: str, updates: NDArray[np.float32], noise: NDArray[np.uint8]
-) -> NDArray[np.float32]:
+def attack_updates(attack: str, updates: Rows, noise: Payload) -> Rows:
     """The updates that attackers encode if ballots are not votes.
 
     ones: every entry is the largest absolute entry. flip: random signs, eight per byte of noise.
@@ -53,9 +53,7 @@ def attack_updates(
     return np.where(flips, -updates, updates)
 
 
-def attack_bits(
-    attack: str, payload: NDArray[np.uint8], noise: NDArray[np.uint8], mask: NDArray[np.uint8]
-) -> NDArray[np.uint8]:
+def attack_bits(attack: str, payload: Payload, noise: Payload, mask: Payload) -> Payload:
     """All ones, or every bit times a random sign; bits outside the mask do not change."""
     if attack == "ones":
         return np.broadcast_to(mask, payload.shape).copy()
@@ -63,7 +61,7 @@ def attack_bits(
 
 
 def attack_ballots(
-    mechanism: Mechanism, ballots: Ballots, attack: str, attackers: NDArray[np.bool_], seed: int
+    mechanism: Mechanism, ballots: Ballots, attack: str, attackers: Flags, seed: int
 ) -> Ballots:
     """The ballots with the bits of attackers replaced by ones or random flips."""
     if mechanism.votes is None or not attackers.any():
@@ -78,10 +76,10 @@ def craft_ballots(
     settings: Settings,
     mechanism: Mechanism,
     ballots: Ballots,
-    updates: NDArray[np.float32],
-    attackers: NDArray[np.bool_],
+    updates: Rows,
+    attackers: Flags,
     round_key: RoundKey,
-    drift_direction: NDArray[np.float64] | None = None,
+    drift_direction: Floats | None = None,
 ) -> Ballots:
     """The ballots with those of colluding users replaced by crafted ones."""
     if settings.attack not in CRAFTED or not attackers.any() or attackers.all():
@@ -106,18 +104,14 @@ def craft_ballots(
     return _with_payload(ballots, attackers, payload)
 
 
-def _with_payload(
-    ballots: Ballots, users: NDArray[np.bool_], payload: NDArray[np.uint8]
-) -> Ballots:
+def _with_payload(ballots: Ballots, users: Flags, payload: Payload) -> Ballots:
     """The ballots with the payload of some users replaced."""
     replaced = ballots.payload.copy()
     replaced[users] = payload
     return dataclasses.replace(ballots, payload=replaced)
 
 
-def update_spread(
-    honest: NDArray[np.float32], settings: Settings, mechanism: Mechanism
-) -> NDArray[np.float64]:
+def update_spread(honest: Rows, settings: Settings, mechanism: Mechanism) -> Floats:
     """Standard deviation of each entry over honest users; zeros for attacks that do not use it.
 
     It is slow to compute.

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hushbit.baselines.laplace import Laplace
-from hushbit.checks import check_int, check_positive
+from hushbit.checks import Floats, Ints, check_int, check_positive
 from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput, MissingExtra
 from hushbit.mechanism import Mechanism
@@ -23,7 +22,6 @@ from hushbit.wire.coins import SeededCoins
 from hushbit.wire.files import write_atomic
 from hushbit.wire.keys import RoundKey
 
-Floats = NDArray[np.float64]
 Release = tuple[Floats, float]
 """A released update, and the variance of the noise on its entries."""
 
@@ -63,18 +61,10 @@ class Inversion:
         ]
 
 
-@dataclass(frozen=True, eq=False)
-class Prior:
-    """Public mean and covariance of digits."""
-
-    mean: Floats
-    covariance: Floats
-
-    def refined(self, estimate: Floats, noise: float) -> Floats:
-        """Best linear estimate: mean + S (S + noise I)^-1 (estimate - mean)."""
-        total = self.covariance + noise * np.eye(self.mean.size)
-        gain = np.linalg.solve(total, self.covariance).T
-        return np.asarray(self.mean + gain @ (estimate - self.mean))
+def refined(estimate: Floats, noise: float, mean: Floats, covariance: Floats) -> Floats:
+    """Best linear estimate with a public prior: mean + S (S + noise I)^-1 (estimate - mean)."""
+    gain = np.linalg.solve(covariance + noise * np.eye(mean.size), covariance).T
+    return np.asarray(mean + gain @ (estimate - mean))
 
 
 def invert(
@@ -83,8 +73,6 @@ def invert(
     epsilon_per_bit: float,
     ballots: tuple[int, ...] = (1, 10, 100, 1000),
     digits: int = 6,
-    seed: int = 0,
-    folder: Path | None = None,
 ) -> Inversion:
     """Reconstruct digits from raw updates, Laplace updates, and T CPA ballots of the same update.
 
@@ -96,17 +84,17 @@ def invert(
     counts = tuple(check_int("ballots", count, 1) for count in ballots)
     if not counts or list(counts) != sorted(set(counts)):
         raise InvalidInput(f"ballots must be ascending numbers such as (1, 10); got {ballots!r}")
-    coins = SeededCoins(check_int("seed", seed, 0))
-    images, labels, public = _data(dataset, shown, folder)
+    coins = SeededCoins(0)
+    images, labels, public = _data(dataset, shown)
     flat = images.reshape(shown, -1)
-    prior = Prior(public.mean(axis=0), np.cov(public.T))
+    prior = public.mean(axis=0), np.cov(public.T)
     residuals = [_residual(int(label)) for label in labels]
     updates = [linear_update(x, g) for x, g in zip(flat, residuals, strict=True)]
     raw, *noisy = [
         _reconstruction(name, images, found, residuals, prior)
         for name, found in _releases(updates, epsilon, counts, coins).items()
     ]
-    guess = np.tile(prior.mean, (shown, 1))
+    guess = np.tile(prior[0], (shown, 1))
     quality = psnr(flat, guess)
     nothing = Reconstruction(
         "nothing: the average digit", guess.reshape(images.shape), quality, quality
@@ -176,7 +164,9 @@ def draw(found: Inversion, path: str | Path) -> None:
     if target.suffix.lower() != ".png" or not target.parent.is_dir():
         raise InvalidInput(f"path must be a .png file in an existing folder; got {target}")
     columns = [("the user's digit", found.digits, "")]
-    columns += [(view.seen, view.images, _quality(view)) for view in found.reconstructions]
+    for view in found.reconstructions:
+        quality = "exact" if view.psnr_db >= MAX_PSNR else f"{view.psnr_db:.1f} dB"
+        columns.append((view.seen, view.images, quality))
     rows = min(6, len(found.digits))
     figure = Figure(figsize=(1.45 * len(columns), 1.3 * rows + 1.25), layout="constrained")
     FigureCanvasAgg(figure)
@@ -186,7 +176,8 @@ def draw(found: Inversion, path: str | Path) -> None:
     )
     axes = figure.subplots(rows, len(columns), squeeze=False)
     for column, (name, images, quality) in enumerate(columns):
-        axes[0, column].set_title(f"{_two_lines(name)}\n{quality}", fontsize=9)
+        two_lines = name.replace(": ", ":\n") if ": " in name else name.replace(" ", "\n", 1)
+        axes[0, column].set_title(f"{two_lines}\n{quality}", fontsize=9)
         for row in range(rows):
             axes[row, column].imshow(images[row], cmap="gray_r", vmin=0, vmax=1)
             axes[row, column].set_xticks([])
@@ -194,23 +185,19 @@ def draw(found: Inversion, path: str | Path) -> None:
     write_atomic(target, lambda file: figure.savefig(file, format="png", dpi=120))
 
 
-def _quality(view: Reconstruction) -> str:
-    return "exact" if view.psnr_db >= MAX_PSNR else f"{view.psnr_db:.1f} dB"
-
-
-def _two_lines(name: str) -> str:
-    return name.replace(": ", ":\n") if ": " in name else name.replace(" ", "\n", 1)
-
-
 def _reconstruction(
-    seen: str, truth: Floats, found: list[Release], residuals: list[Floats], prior: Prior
+    seen: str,
+    truth: Floats,
+    found: list[Release],
+    residuals: list[Floats],
+    prior: tuple[Floats, Floats],
 ) -> Reconstruction:
     """Images from releases; estimates are clipped to [0, 1], the range of pixels."""
     alone, best = [], []
     for (update, noise), residual in zip(found, residuals, strict=True):
         alone.append(matched_filter(update, residual))
         power = float(residual @ residual)
-        best.append(prior.refined(alone[-1], noise / power) if noise else alone[-1])
+        best.append(refined(alone[-1], noise / power, *prior) if noise else alone[-1])
     flat = truth.reshape(len(truth), -1)
     single, images = (np.clip(np.stack(part), 0, 1) for part in (alone, best))
     return Reconstruction(seen, images.reshape(truth.shape), psnr(flat, images), psnr(flat, single))
@@ -221,11 +208,11 @@ def _residual(label: int) -> Floats:
     return np.asarray(0.1 - np.eye(10)[label])
 
 
-def _data(name: str, count: int, folder: Path | None) -> tuple[Floats, NDArray[np.int64], Floats]:
+def _data(name: str, count: int) -> tuple[Floats, Ints, Floats]:
     """Images of test users, one class after the other, and public images of other people."""
     from hushbit.lab.sim.datasets import load_dataset
 
-    data = load_dataset(name, folder)
+    data = load_dataset(name)
     if data.classes != 10 or data.input_shape[0] != 1:
         raise InvalidInput(f"inversion needs ten classes of grey images; dataset {name} differs")
     each = count // 10 + 1

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.checks import Ints
+from hushbit.defence.modality import Flags
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import POISONING
 from hushbit.lab.sim.partition import Federation
@@ -18,9 +20,7 @@ def with_trigger(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return marked
 
 
-def poison_data(
-    federation: Federation, attackers: NDArray[np.bool_], attack: str, classes: int
-) -> Federation:
+def poison_data(federation: Federation, attackers: Flags, attack: str, classes: int) -> Federation:
     """The federation with changed samples of attackers; images and labels are copied.
 
     label-flip: class c becomes classes - 1 - c. backdoor: every other sample gets the trigger and
@@ -41,7 +41,7 @@ def poison_data(
     return Federation(images, labels, federation.members, federation.starts)
 
 
-def _samples(federation: Federation, users: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _samples(federation: Federation, users: Flags) -> Ints:
     """The samples of the marked users."""
     parts = [federation.samples_of(int(user)) for user in np.flatnonzero(users)]
     return np.concatenate(parts or [np.empty(0, dtype=np.int64)])

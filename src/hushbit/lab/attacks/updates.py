@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.checks import check_choice
+from hushbit.checks import Floats, check_choice
 from hushbit.defence.modality import NO_SPLIT, split_point
 from hushbit.defence.rules import DEFAULT_RULE, LIMIT_SIGMAS, MIN_USERS, TOLERATED_SHARE
 from hushbit.lab.attacks import CRAFTED
@@ -32,12 +32,12 @@ class AttackerView:
     drift_direction  direction of model drift since round 1
     """
 
-    mean: NDArray[np.float64]
-    spread: NDArray[np.float64]
+    mean: Floats
+    spread: Floats
     users: int
     attackers: int
     honest_mean: HonestMean | None = None
-    drift_direction: NDArray[np.float64] | None = None
+    drift_direction: Floats | None = None
     round: int = 0
 
 
@@ -54,11 +54,6 @@ def honest_norm(mechanism: Mechanism, view: AttackerView) -> float:
 
 def _scale(mechanism: Mechanism) -> BallotScale | None:
     return None if mechanism.votes is None else mechanism.votes.scale
-
-
-def attack_norm(mechanism: Mechanism, view: AttackerView) -> float:
-    """Twice the largest norm of an honest update."""
-    return 2 * honest_norm(mechanism, view)
 
 
 def adaptive_attack(
@@ -95,9 +90,9 @@ def adaptive_attack(
 
 
 def undetected_fraction(
-    honest: NDArray[np.float64],
-    attack: NDArray[np.float64],
-    drift: NDArray[np.float64],
+    honest: Floats,
+    attack: Floats,
+    drift: Floats,
     honest_spread: float,
     view: AttackerView,
 ) -> float:
@@ -160,21 +155,22 @@ def craft_updates(
 ) -> Rows:
     """The updates that attackers encode instead of their own, one row each."""
     check_choice("attack", attack, CRAFTED)
-    against = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
     if attack == "scaled":
         return np.asarray(-SCALE * updates, dtype=np.float32)
-    if attack == "inner-product":
-        return _repeat(-view.mean, updates)
-    if attack == "little":
-        return _repeat(view.mean - alie_z(view.users, view.attackers) * view.spread, updates)
-    if attack == "adaptive":
-        crafted = adaptive_attack(updates, mechanism, view, seed)
-        if crafted is not None:
-            return crafted
-        return _repeat(against * honest_norm(mechanism, view), updates)
+    against = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
+    norm = honest_norm(mechanism, view)
     if attack == "sybils":
-        return _sybils(updates, mechanism, view, seed)
-    return _repeat(against * attack_norm(mechanism, view), updates)
+        return _sybils(updates, against, 2 * norm, seed)
+    crafted = adaptive_attack(updates, mechanism, view, seed) if attack == "adaptive" else None
+    if crafted is not None:
+        return crafted
+    if attack == "inner-product":
+        row = -view.mean
+    elif attack == "little":
+        row = view.mean - alie_z(view.users, view.attackers) * view.spread
+    else:
+        row = against * (norm if attack == "adaptive" else 2 * norm)
+    return np.broadcast_to(row.astype(np.float32), updates.shape).copy()
 
 
 def alie_z(users: int, attackers: int) -> float:
@@ -189,18 +185,13 @@ def alie_z(users: int, attackers: int) -> float:
     return NormalDist().inv_cdf(share)
 
 
-def _sybils(updates: Rows, mechanism: Mechanism, view: AttackerView, seed: int) -> Rows:
+def _sybils(updates: Rows, against: Floats, norm: float, seed: int) -> Rows:
     """Four groups, each 45 degrees from the direction against the mean, at random."""
     rng = np.random.default_rng([seed, 0x5B1])
     crafted = np.empty_like(updates)
-    base = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
     for group in range(SYBIL_GROUPS):
-        other = rng.normal(size=base.size)
-        other -= (other @ base) * base
-        direction = (base + other / float(np.linalg.norm(other))) / math.sqrt(2)
-        crafted[group::SYBIL_GROUPS] = direction * attack_norm(mechanism, view)
+        other = rng.normal(size=against.size)
+        other -= (other @ against) * against
+        direction = (against + other / float(np.linalg.norm(other))) / math.sqrt(2)
+        crafted[group::SYBIL_GROUPS] = direction * norm
     return crafted
-
-
-def _repeat(row: NDArray[np.float64], updates: Rows) -> Rows:
-    return np.broadcast_to(row.astype(np.float32), updates.shape).copy()

@@ -7,7 +7,7 @@ neither Numba nor any package of the lab.
 import sys
 import traceback
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hushbit.errors import HushbitError
 
@@ -18,24 +18,18 @@ WRONG_INPUT = 2
 INTERRUPTED = 130
 
 
-class CommandEntry(NamedTuple):
-    """The module that defines a command under its own name, and the help in the list."""
-
-    module: str
-    help: str
-
-
+# The module that defines a command under its own name, and the help in the list.
 COMMANDS = {
-    "demo": CommandEntry("compare", "Train with one private bit per weight, compared with FedAvg."),
-    "run": CommandEntry("run", "Train a model across users with one mechanism."),
-    "compare": CommandEntry("compare", "Run several mechanisms on the same users and seed."),
-    "reproduce": CommandEntry("reproduce", "Reproduce the tables and figures of the paper."),
-    "plan": CommandEntry("plan", "Predict SNR, bytes and guarantees for a privacy budget."),
-    "audit": CommandEntry("audit", "Attack the encoder, read a ledger, or invert updates."),
-    "tally": CommandEntry("tally", "Verify and count stored ballots."),
-    "bench": CommandEntry("bench", "Measure votes per second, compared with NumPy and torch."),
-    "report": CommandEntry("report", "Write results and runs as one offline HTML page."),
-    "data": CommandEntry("data", "List, fetch and verify data sets."),
+    "demo": ("compare", "Train with one private bit per weight, compared with FedAvg."),
+    "run": ("run", "Train a model across users with one mechanism."),
+    "compare": ("compare", "Run several mechanisms on the same users and seed."),
+    "reproduce": ("reproduce", "Reproduce the tables and figures of the paper."),
+    "plan": ("plan", "Predict SNR, bytes and guarantees for a privacy budget."),
+    "audit": ("audit", "Attack the encoder, read a ledger, or invert updates."),
+    "tally": ("tally", "Verify and count stored ballots."),
+    "bench": ("bench", "Measure votes per second, compared with NumPy and torch."),
+    "report": ("report", "Write results and runs as one offline HTML page."),
+    "data": ("data", "List, fetch and verify data sets."),
 }
 
 
@@ -105,8 +99,8 @@ def build_app() -> "typer.Typer":
     def listed() -> None:
         """An entry of the list of commands, which is never called."""
 
-    for name, entry in COMMANDS.items():
-        app.command(name, help=entry.help)(listed)
+    for name, (_, text) in COMMANDS.items():
+        app.command(name, help=text)(listed)
     return app
 
 
@@ -114,7 +108,8 @@ def load_command(name: str) -> Any:
     """Import the module of a command and return the command for click."""
     import typer
 
-    command = getattr(import_module(f"hushbit.lab.cli.{COMMANDS[name].module}"), name)
+    module, _ = COMMANDS[name]
+    command = getattr(import_module(f"hushbit.lab.cli.{module}"), name)
     if not isinstance(command, typer.Typer):
         app = typer.Typer(add_completion=False)
         app.command(name)(command)

@@ -7,9 +7,12 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from hushbit.lab.sim.settings import FIELDS, Settings, kind_of, read_settings
+from hushbit.lab.sim.settings import FIELDS, kind_of, read_settings
 
 Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
+Parameters = list[inspect.Parameter]
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 DataFolder = Annotated[
     Path | None, typer.Option(help="Data folder; default: HUSHBIT_DATA, else the user's cache.")
 ]
@@ -18,9 +21,28 @@ ConfigFile = Annotated[
 ]
 
 
-def with_settings(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Command]:
-    """Give a command one option per field; its parameter `named` gets those that were given."""
-    names = [name for name in FIELDS if name not in leave_out]
+def with_settings(*, leave_out: tuple[str, ...] = ()) -> Decorator:
+    """Give a command one more option per field; its parameter `named` gets those that are given."""
+    return _with_options([], [_parameter(name) for name in FIELDS if name not in leave_out])
+
+
+def with_options_of(function: Callable[..., Any], texts: dict[str, str]) -> Decorator:
+    """Give a command the parameters of a function as options, with help texts by name.
+
+    The command's parameter `named` gets those that are given.
+    """
+    before = []
+    for name, text in texts.items():
+        declared = inspect.signature(function).parameters[name]
+        kind: Any = declared.annotation
+        annotation = Annotated[kind, typer.Option(help=text)]
+        before.append(declared.replace(kind=KEYWORD, annotation=annotation))
+    return _with_options(before, [])
+
+
+def _with_options(before: Parameters, after: Parameters) -> Decorator:
+    """Give a command more options, listed before and after its own."""
+    names = [parameter.name for parameter in (*before, *after)]
 
     def decorate(command: Command) -> Command:
         def run(**options: Any) -> None:
@@ -28,19 +50,13 @@ def with_settings(*, leave_out: tuple[str, ...] = ()) -> Callable[[Command], Com
             command(named={k: v for k, v in given.items() if v is not None}, **options)
 
         own = [p for p in inspect.signature(command).parameters.values() if p.name != "named"]
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-        parameters += [_parameter(name) for name in names]
+        parameters = [*before, *(p.replace(kind=KEYWORD) for p in own), *after]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         run.__doc__, run.__name__ = command.__doc__, command.__name__
         return run
 
     return decorate
-
-
-def settings_from(named: dict[str, Any], config: Path | None) -> Settings:
-    """Defaults, overridden by a TOML file, overridden by what the command line names."""
-    return Settings(**options_from(named, config))
 
 
 def options_from(named: dict[str, Any], config: Path | None) -> dict[str, Any]:
@@ -60,6 +76,4 @@ def _parameter(name: str) -> inspect.Parameter:
         flag += f"/--no-{flag[2:]}"
     option = typer.Option(flag, help=text, show_default=False)
     annotation = Annotated[Optional[kind], option]  # type: ignore[valid-type]  # noqa: UP045
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
+    return inspect.Parameter(name, KEYWORD, default=None, annotation=annotation)

@@ -196,8 +196,12 @@ class RoundProgress(ProgressLine):
 
     def watch(self, setup: "Setup", made: "RoundResult") -> None:
         """Called after every round."""
+        accuracy = "" if made.test_accuracy is None else f"accuracy {made.test_accuracy:.1%}  "
+        # Pure epsilon of all bits of all rounds so far, by sequential composition.
         spent = setup.mechanism.guarantee.epsilon_per_run(made.number)
-        self._bar.update(self._task, completed=made.number, note=round_note(made, spent))
+        snr = f"SNR {made.distortion.snr_db:.1f} dB"
+        note = f"{accuracy}{snr}  pure epsilon spent {spent:.4g}"
+        self._bar.update(self._task, completed=made.number, note=note)
         if self._folder is not None:
             self._write_events(self._folder, made)
 
@@ -208,15 +212,6 @@ class RoundProgress(ProgressLine):
         for name, value in made.row().items():
             if isinstance(value, int | float) and name != "round":
                 self._events.add_scalar(name, value, made.number)
-
-
-def round_note(made: "RoundResult", spent: float) -> str:
-    """The result of a round for the progress line.
-
-    `spent` is the pure epsilon of all bits of all rounds so far, by sequential composition.
-    """
-    accuracy = "" if made.test_accuracy is None else f"accuracy {made.test_accuracy:.1%}  "
-    return f"{accuracy}SNR {made.distortion.snr_db:.1f} dB  pure epsilon spent {spent:.4g}"
 
 
 def _writer_class() -> Any:

@@ -1,73 +1,45 @@
 """The `plan` command: predict SNR, bytes and guarantees for a privacy budget."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hushbit.defence.bound import shift_bounds
+from hushbit.defence.bound import ShiftBound, shift_bounds
+from hushbit.lab.cli.options import with_options_of
 from hushbit.lab.cli.output import out, show_json, table
-from hushbit.tuning.plan import Assumptions, Plan, PlanOption
+from hushbit.tuning.plan import Plan, PlanOption
 from hushbit.tuning.plan import plan as make_plan
 
+TEXTS = {
+    "dim": "Number of entries of an update.",
+    "users": "Number of users per round.",
+    "epsilon_per_bit": "Local-DP epsilon per bit.",
+    "epsilon": "Local-DP epsilon of a whole message; needs --delta.",
+    "delta": "Delta of a whole message; 0 for pure epsilon.",
+    "radius": "Bound on every entry of an update.",
+    "clip": "Bound on the l2 norm of an update; default: from --user-rms.",
+    "signal": "Assumed RMS entry of the mean update, as a multiple of radius.",
+    "user_rms": "Assumed RMS entry of a user's update, as a multiple of radius; default: --signal.",
+    "k": "Minimum k-anonymity of a block in one round.",
+    "bits_per_entry": "Bits per entry: below 1 for a random subset, 2, 3, ... for stages.",
+    "snr_db": "Also report how many users reach this SNR in dB.",
+    "rounds": "Number of rounds a user takes part in.",
+}
 
+
+@with_options_of(make_plan, TEXTS)
 def plan(
-    dim: Annotated[int, typer.Option(help="Number of entries of an update.")],
-    users: Annotated[int, typer.Option(help="Number of users per round.")],
-    epsilon_per_bit: Annotated[float | None, typer.Option(help="Local-DP epsilon per bit.")] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Local-DP epsilon of a whole message; needs --delta.")
-    ] = None,
-    delta: Annotated[
-        float | None, typer.Option(help="Delta of a whole message; 0 for pure epsilon.")
-    ] = None,
-    radius: Annotated[float, typer.Option(help="Bound on every entry of an update.")] = 1.0,
-    clip: Annotated[
-        float | None,
-        typer.Option(help="Bound on the l2 norm of an update; default: from --user-rms."),
-    ] = None,
-    signal: Annotated[
-        float, typer.Option(help="Assumed RMS entry of the mean update, as a multiple of radius.")
-    ] = 0.1,
-    user_rms: Annotated[
-        float | None,
-        typer.Option(
-            help="Assumed RMS entry of a user's update, as a multiple of radius; default: --signal."
-        ),
-    ] = None,
-    k: Annotated[int, typer.Option(help="Minimum k-anonymity of a block in one round.")] = 1,
-    bits_per_entry: Annotated[
-        float | None,
-        typer.Option(help="Bits per entry: below 1 for a random subset, 2, 3, ... for stages."),
-    ] = None,
-    snr_db: Annotated[
-        float | None, typer.Option(help="Also report how many users reach this SNR in dB.")
-    ] = None,
-    rounds: Annotated[int, typer.Option(help="Number of rounds a user takes part in.")] = 1,
+    named: dict[str, Any],
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict SNR, bytes, privacy guarantees, k-anonymity and the number of users for a budget."""
-    made = make_plan(
-        dim,
-        users,
-        epsilon_per_bit=epsilon_per_bit,
-        epsilon=epsilon,
-        delta=delta,
-        radius=radius,
-        clip=clip,
-        signal=signal,
-        user_rms=user_rms,
-        k=k,
-        bits_per_entry=bits_per_entry,
-        snr_db=snr_db,
-        rounds=rounds,
-    )
+    made = make_plan(**named)
     if json:
-        found = shift_bounds(made.options[0].mechanism, users, made.assumptions.clip)
         show_json(
             {
                 "assumptions": vars(made.assumptions),
                 "options": made.rows(),
-                "worst_shift": [shift.row() for shift in found],
+                "worst_shift": [shift.row() for shift in _shifts(made)],
             }
         )
         return
@@ -85,28 +57,27 @@ def _show(made: Plan) -> None:
     for option in made.options:
         out.print(f"\n{option.name}")
         out.print(option.mechanism.guarantee.report(assumed.rounds, delta=assumed.delta))
-    _show_shifts(made.options[0], assumed)
+    if shifts := _shifts(made):
+        _show_shifts(shifts, made)
 
 
-def _show_shifts(option: PlanOption, assumed: Assumptions) -> None:
+def _shifts(made: Plan) -> list[ShiftBound]:
+    """The worst shifts of the mean by colluding users, for the best option."""
+    return shift_bounds(made.options[0].mechanism, made.assumptions.users, made.assumptions.clip)
+
+
+def _show_shifts(shifts: list[ShiftBound], made: Plan) -> None:
     """Print the worst shift of the mean by colluding users, as a multiple of the clip."""
-    shifts = shift_bounds(option.mechanism, assumed.users, assumed.clip)
-    if not shifts:
-        return
-    rows = [
-        [
-            f"{s.attackers:.0%}",
-            *(
-                f"{v / assumed.clip:.3g}"
-                for v in (s.without_filter, s.filtered, min(s.filtered, s.every_round))
-            ),
-        ]
-        for s in shifts
-    ]
-    title = f"Worst shift of the mean by colluding users, in multiples of clip ({option.name})"
-    out.print(
-        table(title, ["attackers", "no defence", "filter, one round", "filter, every round"], rows)
+    clip = made.assumptions.clip
+    rows = []
+    for shift in shifts:
+        norms = shift.without_filter, shift.filtered, min(shift.filtered, shift.every_round)
+        rows.append([f"{shift.attackers:.0%}", *(f"{norm / clip:.3g}" for norm in norms)])
+    title = (
+        f"Worst shift of the mean by colluding users, in multiples of clip ({made.options[0].name})"
     )
+    columns = ["attackers", "no defence", "filter, one round", "filter, every round"]
+    out.print(table(title, columns, rows))
 
 
 def _row(option: PlanOption) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hushbit.errors import InvalidInput
-from hushbit.lab.cli.options import ConfigFile, DataFolder, settings_from, with_settings
+from hushbit.lab.cli.options import ConfigFile, DataFolder, options_from, with_settings
 from hushbit.lab.cli.output import (
     Interrupted,
     RoundProgress,
@@ -19,6 +19,7 @@ from hushbit.lab.cli.output import (
     table,
 )
 from hushbit.lab.cli.output import out as console
+from hushbit.lab.sim.settings import Settings
 
 
 @with_settings()
@@ -65,7 +66,7 @@ def run(
             raise InvalidInput("--resume takes the options of the stored run: leave the others out")
         settings = RunRecord(out).settings()
     else:
-        settings = settings_from(named, config)
+        settings = Settings(**options_from(named, config))
     for line in filter_warnings(settings):
         err.print(f"note: {line}", soft_wrap=True, highlight=False)
     jobs = math.ceil(settings.users * settings.participation / BATCH_USERS)
