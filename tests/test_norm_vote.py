@@ -1,5 +1,7 @@
-"""The vote on the norm: unbiased, one bit, part of the guarantee; other bits do not change."""
+"""The vote on the norm: unbiased, part of the guarantee; other bits do not change."""
 
+import itertools
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -17,11 +19,11 @@ KEY = hb.RoundKey(bytes(32), 4)
 def share_below(mechanism, tally):
     """Unbiased share of users whose norm is at most the level."""
     total = int(tally.counters[NORM_COUNTER][0])
-    return 0.5 + total / (2 * float(mechanism.response.beta) * tally.count)
+    return 0.5 + total / (2 * mechanism.beta * tally.count)
 
 
-def voting(dim=7, level=1.0, epsilon=0.5, **options):
-    return NormVote(hb.CPA(dim, 0.5, 0.2, **options), level, epsilon)
+def voting(dim=7, level=1.0, epsilon=0.5, answers=1, **options):
+    return NormVote(hb.CPA(dim, 0.5, 0.2, **options), level, epsilon, answers)
 
 
 def updates(users, dim, seed=0):
@@ -52,14 +54,37 @@ def test_answers_are_flipped_with_the_probability_of_epsilon():
     assert abs(share_below(mechanism, tally) - 1) < 4 * np.sqrt(0.25 / 20_000) / 0.2449
 
 
+@pytest.mark.parametrize("answers", [1, 3, 5, 9])
+def test_beta_of_a_majority_equals_the_enumeration(answers):
+    flip = Fraction(RandomizedResponse(0.5).flip_count, RANGE)
+    expected = Fraction(0)
+    for flips in itertools.product((0, 1), repeat=answers):
+        chance = math.prod((flip if flipped else 1 - flip) for flipped in flips)
+        expected += chance if sum(flips) < answers / 2 else -chance
+    assert voting(answers=answers).beta == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("answers", [3, 9])
+def test_each_answer_is_flipped_on_its_own(answers):
+    """Pairs of answers of 4 000 users; shared flips would make them equal."""
+    mechanism = voting(dim=3, answers=answers)
+    made = mechanism.encode_many(np.zeros((4000, 3)), KEY.users(np.arange(4000)), hb.SeededCoins(3))
+    bits = np.unpackbits(made.payload, axis=1, bitorder="little")[:, 3 : 3 + answers]
+    truth = 1 - mechanism.response.flip_count / RANGE
+    assert abs(bits.mean() - truth) < 4 * np.sqrt(0.25 / bits.size)
+    correlation = np.corrcoef(bits.T) - np.eye(answers)
+    assert np.abs(correlation).max() < 5 / np.sqrt(4000)
+
+
+@pytest.mark.parametrize("answers", [1, 3, 9])
 @pytest.mark.parametrize("dim", [7, 8, 9, 16])
-def test_the_vote_does_not_change_other_bits(dim):
-    mechanism, keys = voting(dim), KEY.users(np.arange(50))
+def test_the_vote_does_not_change_other_bits(dim, answers):
+    mechanism, keys = voting(dim, answers=answers), KEY.users(np.arange(50))
     rows = updates(50, dim)
     plain = mechanism.inner.encode_many(rows, keys, hb.SimulationCoins(1))
     both = mechanism.encode_many(rows, keys, hb.SimulationCoins(1))
-    assert both.bits == plain.bits + 1
-    assert both.payload.shape[1] == (dim + 8) // 8
+    assert both.bits == plain.bits + answers
+    assert both.payload.shape[1] == (dim + answers + 7) // 8
     tally, inner = mechanism.tally(KEY), mechanism.inner.tally(KEY)
     tally.add_many(both)
     inner.add_many(plain)
@@ -97,11 +122,16 @@ def test_the_guarantee_includes_the_vote():
     assert guarantee.epsilon_per_bit == 0.5
     assert guarantee.epsilon_per_message(1e-5) > inner.guarantee.epsilon_per_message(1e-5)
     assert NormVote(inner, 1.0, 0.7).guarantee.epsilon_per_bit == 0.7
+    many = NormVote(inner, 1.0, 0.3, answers=5).guarantee
+    assert many.epsilon_per_message() == 7850 * 0.5 + 5 * 0.3
+    assert many.message_bits == 7855
 
 
 def test_rho_of_the_vote_is_added():
     inner = hb.CPA(100, 0.2, 1.0, clip=1.0)
     assert NormVote(inner, 1.0, 0.4).guarantee.rho == pytest.approx(inner.guarantee.rho + 0.08)
+    many = NormVote(inner, 1.0, 0.4, answers=3)
+    assert many.guarantee.rho == pytest.approx(inner.guarantee.rho + 0.24)
 
 
 def test_bits_after_the_vote_are_refused():
@@ -146,6 +176,12 @@ def test_a_norm_vote_is_rebuilt_from_its_description():
 def test_wrong_levels_are_refused(level):
     with pytest.raises(InvalidInput):
         voting(level=level)
+
+
+@pytest.mark.parametrize("answers", [0, 2, 257, 1.5, True, "3"])
+def test_wrong_numbers_of_answers_are_refused(answers):
+    with pytest.raises(InvalidInput):
+        voting(answers=answers)
 
 
 def test_invalid_inner_mechanism_or_epsilon_is_refused():

@@ -1,5 +1,6 @@
 """AutoCPA: its guarantee, how it adapts to the updates, and exact resumption."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from hushbit.lab.sim.run import run
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import build_setup
 from hushbit.registry import mechanism_from_description
-from hushbit.tuning.auto import MAX_GROWTH, AutoCPA
+from hushbit.tuning.auto import FOLLOW_STEP, MAX_GROWTH, SEARCH_STEP, AutoCPA
 from hushbit.wrappers import NormVote
 
 DIM = 512
@@ -61,7 +62,9 @@ def test_points_grow_slowly_after_convergence():
     for number in range(20, 24):
         tally = one_round(before, 1000 * vectors, number)
         after = before.next_round(tally)
-        assert after.norm <= before.norm * MAX_GROWTH * (1 + 1e-12)
+        assert after.norm <= after.norm_ceiling
+        grown = before.norm * MAX_GROWTH * (1 + 1e-12)
+        assert after.norm_ceiling <= max(grown, before.norm_ceiling)
         # Points that are a thousand times too small limit the size of the step.
         assert np.linalg.norm(before.estimate(tally).mean) < 20 * before.norm
         before = after
@@ -72,13 +75,63 @@ def test_points_grow_slowly_after_convergence():
     assert back.norm > 0.65
 
 
+def test_level_and_norm_move_by_at_most_a_step_in_a_round():
+    mechanism = hb.AutoCPA(DIM, 200, epsilon_per_bit=1.0)
+    for number, norm in enumerate([1e4] * 3 + [1.0] * 15 + [1e-4] * 3):
+        limit = SEARCH_STEP if math.isinf(mechanism.norm_ceiling) else FOLLOW_STEP
+        after = mechanism.next_round(one_round(mechanism, some_users(200, norm), number))
+        for old, new in ((mechanism.inner.level, after.inner.level), (mechanism.norm, after.norm)):
+            assert 1 / limit <= new / old * (1 + 1e-12)
+            assert new / old <= limit * (1 + 1e-12)
+        mechanism = after
+    assert limit == FOLLOW_STEP
+
+
+def test_votes_for_less_than_the_norm_of_the_mean_are_not_followed():
+    """All users agree, so the tally shows their norm; forged answers cannot lower the level."""
+    mechanism = hb.AutoCPA(DIM, 400, epsilon_per_bit=2.0)
+    direction = np.random.default_rng(1).normal(size=DIM)
+    vectors = np.tile(direction / np.linalg.norm(direction), (400, 1))
+    for number in range(30):
+        tally = one_round(mechanism, vectors, number)
+        tally.counters["norm votes"][0] = tally.count  # every user answers yes
+        mechanism = mechanism.next_round(tally)
+    assert mechanism.inner.level > 0.25
+
+
+@pytest.mark.parametrize("lie", [True, False])
+def test_a_third_of_liars_leaves_the_level_among_the_honest_norms(lie):
+    """30 % forged votes move the level to a quantile of the honest norms, not beyond them."""
+    rng, dim = np.random.default_rng(4), 2000
+    mechanism = hb.AutoCPA(dim, 600, epsilon_per_bit=0.5)
+    assert mechanism.inner.beta > 0.8
+    norms = 2.0 ** rng.normal(scale=0.3, size=600)
+    directions = rng.normal(size=(600, dim)) / math.sqrt(dim)
+    levels = []
+    for number in range(30):
+        key = hb.RoundKey(bytes(32), number)
+        keys = key.users(np.arange(600))
+        made = mechanism.encode_many(norms[:, None] * directions, keys, hb.SimulationCoins(7))
+        payload = made.payload.copy()
+        inner, _ = mechanism.inner.split_payload(payload[:180])
+        answers = np.full((180, mechanism.inner.answers), lie)
+        payload[:180] = mechanism.inner.append_answers(inner, answers)
+        tally = mechanism.tally(key, histogram=False)
+        tally.add_many(dataclasses.replace(made, payload=payload))
+        mechanism = mechanism.next_round(tally)
+        levels.append(mechanism.inner.level)
+    low, high = np.quantile(norms[180:], [0.1, 0.9])
+    assert low < min(levels[-15:])
+    assert max(levels[-15:]) < high
+
+
 @pytest.mark.parametrize(
     ("options", "pure", "bits"),
     [
-        ({"epsilon_per_bit": 0.5}, DIM * 0.5 + 0.5, DIM + 1),
-        ({"epsilon_per_bit": 0.5, "k": 2}, DIM * 0.5 + 0.5, DIM + 1),
+        ({"epsilon_per_bit": 0.5}, DIM * 0.5 + 9 * 0.5, DIM + 9),
+        ({"epsilon_per_bit": 0.5, "k": 2}, DIM * 0.5 + 9 * 0.5, DIM + 9),
         ({"epsilon_per_bit": 0.5, "bits_per_weight": 0.25}, DIM / 8 + 0.5, DIM // 4 + 1),
-        ({"epsilon_per_bit": 2.0, "bits_per_weight": 2}, DIM * 4 + 2, 2 * DIM + 1),
+        ({"epsilon_per_bit": 2.0, "bits_per_weight": 2}, DIM * 4 + 3 * 2, 2 * DIM + 3),
         ({"epsilon_per_message": 3.0, "delta": 0.0}, 3.0, None),
         ({"epsilon_per_bit": math.inf}, math.inf, DIM + 1),
     ],
@@ -156,7 +209,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path):
     assert kept[0]["tuning belief"].shape == first.shape
     assert not np.array_equal(kept[0]["tuning belief"], first)
     assert all(kept[0][name].tobytes() == kept[1][name].tobytes() for name in kept[0].files)
-    assert whole["bits_per_entry"] == (650 + 1) / 650
+    assert whole["bits_per_entry"] == (650 + 7) / 650
 
 
 def test_runs_by_message_and_by_bit():
@@ -207,6 +260,8 @@ def test_wrong_states_are_refused():
         {**mechanism.state, "ceiling": np.zeros(1)},
         {**mechanism.state, "ceiling": np.array([np.nan])},
         {**mechanism.state, "signal": np.ones(2)},
+        {**mechanism.state, "level": np.zeros(1)},
+        {**mechanism.state, "norm": np.array([np.inf])},
     ):
         with pytest.raises(InvalidInput):
             mechanism.with_state(state)

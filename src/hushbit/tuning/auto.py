@@ -51,6 +51,7 @@ from hushbit.checks import (
     check_positive,
     check_scale,
 )
+from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism, State, Votes
 from hushbit.tally.estimate import Estimate
@@ -58,7 +59,14 @@ from hushbit.tally.tally import Counters, Tally
 from hushbit.tuning.calibrate import calibrate
 from hushbit.tuning.plan import plan
 from hushbit.wire.keys import RoundKey
-from hushbit.wrappers import NORM_COUNTER, NormVote, Rotated, Wrapper
+from hushbit.wrappers import (
+    MAX_ANSWERS,
+    NORM_COUNTER,
+    NormVote,
+    Rotated,
+    Wrapper,
+    majority_beta,
+)
 
 LOG2_NORMS = np.arange(-640, 321) / 8.0
 """Candidate medians as log2 of a norm, eight for each octave (factor of two)."""
@@ -135,6 +143,13 @@ class NormBelief:
 VOTE_SHARE = 0.1
 """Share of the epsilon of a whole message that is spent on the vote on the norm."""
 
+LEAST_BETA = 0.8
+"""Strength of the vote on the norm, where the message has room for enough bits.
+
+If a share f of the users lies, the level ends between the quantiles 1/2 ± f / (2 (1-f) beta) of the
+honest norms: for f = 0.3 between 0.23 and 0.77.
+"""
+
 
 @dataclass(frozen=True)
 class AutoRequirements:
@@ -182,6 +197,18 @@ class AutoRequirements:
             return self.epsilon_per_bit
         assert self.epsilon_per_message is not None
         return VOTE_SHARE * self.epsilon_per_message
+
+    @cached_property
+    def answers(self) -> int:
+        """Bits of the vote on the norm: the fewest whose majority has LEAST_BETA.
+
+        They are at most a fiftieth of the message. A budget for the message has one bit.
+        """
+        if self.epsilon_per_bit is None:
+            return 1
+        odd = range(1, max(1, min(MAX_ANSWERS, self.base.payload_bits // 50)) + 1, 2)
+        beta = float(RandomizedResponse(self.vote_epsilon).beta)
+        return next((n for n in odd if majority_beta(beta, n) >= LEAST_BETA), odd[-1])
 
     @cached_property
     def base(self) -> Mechanism:
@@ -314,8 +341,12 @@ It may always return to the ceiling of earlier rounds, which decays slowly. With
 jump of the gradients enlarges the points, the steps and the next gradients, and training diverges.
 """
 
+SEARCH_STEP, FOLLOW_STEP = 2**2.5, 2**0.5
+"""Largest factor by which level and norm change in a round: before convergence, and after it."""
+
 FIRST_SIGNAL = 0.1
 SIGNAL_MEMORY = 0.7
+STATE_NUMBERS = ("signal", "ceiling", "level", "norm")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -363,23 +394,25 @@ class AutoCPA(Wrapper):
         if not 1e-20 <= check_scale("first_norm", self.first_norm) <= 1e10:
             raise InvalidInput(f"first_norm must be from 1e-20 to 1e10; got {self.first_norm!r}")
         belief = NormBelief.from_guess(self.first_norm, self.first_octaves)
-        self._enter(belief, FIRST_SIGNAL, math.inf)
+        level, norm = belief.quantile(0.5), belief.quantile(NORM_QUANTILE)
+        self._enter(belief, FIRST_SIGNAL, math.inf, level, norm)
 
-    def _enter(self, belief: NormBelief, signal: float, norm_ceiling: float) -> None:
+    def _enter(
+        self, belief: NormBelief, signal: float, norm_ceiling: float, level: float, norm: float
+    ) -> None:
         """Set the state, and the mechanism that follows from the state."""
         required = self.requirements
         scale = best_ratio(required.users, required.noise, signal, required.clip_kind)
-        norm = min(belief.quantile(NORM_QUANTILE), norm_ceiling)
         bits = required.mechanism(norm, scale.ratio)
-        self._set(belief=belief, signal=signal, norm_ceiling=norm_ceiling)
-        self._set(point_scale=scale, norm=norm)
-        self._set(inner=NormVote(bits, belief.quantile(0.5), required.vote_epsilon))
+        self._set(belief=belief, signal=signal, norm_ceiling=norm_ceiling, norm=norm)
+        self._set(point_scale=scale)
+        self._set(inner=NormVote(bits, level, required.vote_epsilon, required.answers))
 
-    def _with(self, belief: NormBelief, signal: float, norm_ceiling: float) -> "AutoCPA":
+    def _with(self, belief: NormBelief, *numbers: float) -> "AutoCPA":
         made = object.__new__(AutoCPA)
         made._set(**{name: getattr(self, name) for name in self.parameters()})
         made._set(requirements=self.requirements)
-        made._enter(belief, signal, norm_ceiling)
+        made._enter(belief, *numbers)
         return made
 
     @property
@@ -419,7 +452,18 @@ class AutoCPA(Wrapper):
         power = max(0.0, float(np.mean(estimate.mean**2)) - noise)
         observed = min(1.0, power * self.dim / belief.quantile(0.5) ** 2)
         signal = SIGNAL_MEMORY * self.signal + (1 - SIGNAL_MEMORY) * observed
-        return self._with(belief, signal, self._next_ceiling())
+        # No mean is longer than the mean of the norms, so votes for less than it are not followed.
+        certain = max(0.0, power - 3 * noise * math.sqrt(2 / self.dim))
+        least = math.sqrt(certain * self.dim)
+        ceiling = self._next_ceiling()
+        level = self._limited(belief.quantile(0.5), self.inner.level, least)
+        norm = self._limited(belief.quantile(NORM_QUANTILE), self.norm, least)
+        return self._with(belief, signal, ceiling, level, min(norm, ceiling))
+
+    def _limited(self, wanted: float, last: float, least: float) -> float:
+        """The wanted value, within one step of the last one; it does not fall below `least`."""
+        step = SEARCH_STEP if math.isinf(self.norm_ceiling) else FOLLOW_STEP
+        return min(max(wanted, last / step, min(last, least)), last * step)
 
     def _next_ceiling(self) -> float:
         uncertainty = self.belief.quantile(0.75) / self.belief.quantile(0.25)
@@ -431,27 +475,30 @@ class AutoCPA(Wrapper):
     def _updated_belief(self, counters: Counters, count: int) -> NormBelief:
         """The belief after the votes of this round."""
         yes = (count + int(counters[NORM_COUNTER][0])) // 2
-        return self.belief.updated(self.inner.level, yes, count, float(self.inner.response.beta))
+        return self.belief.updated(self.inner.level, yes, count, self.inner.beta)
 
     @property
     def state(self) -> State:
-        """Belief, signal and ceiling as arrays for a checkpoint."""
-        numbers = {"signal": self.signal, "ceiling": self.norm_ceiling}
-        return {"belief": self.belief.weights} | {n: np.array([v]) for n, v in numbers.items()}
+        """Belief, signal, ceiling, level and norm as arrays for a checkpoint."""
+        numbers = (self.signal, self.norm_ceiling, self.inner.level, self.norm)
+        named = zip(STATE_NUMBERS, numbers, strict=True)
+        return {"belief": self.belief.weights} | {name: np.array([one]) for name, one in named}
 
     def with_state(self, state: State) -> "AutoCPA":
         """The mechanism with the same requirements and the state of an earlier `state` call."""
-        if not isinstance(state, Mapping) or set(state) != {"belief", "signal", "ceiling"}:
-            raise InvalidInput("a tuning state must hold belief, signal and ceiling, as in `state`")
-        numbers = [state["signal"], state["ceiling"]]
+        if not isinstance(state, Mapping) or set(state) != {"belief", *STATE_NUMBERS}:
+            names = ", ".join(STATE_NUMBERS)
+            raise InvalidInput(f"a tuning state must hold belief, {names}, as in `state`")
+        numbers = [state[name] for name in STATE_NUMBERS]
         if not all(
             isinstance(v, np.ndarray) and v.shape == (1,) and v.dtype.kind in "fiu" for v in numbers
         ):
-            raise InvalidInput("signal and ceiling of a tuning state must be arrays of one number")
-        signal, ceiling = (float(value[0]) for value in numbers)
+            raise InvalidInput("all but the belief of a tuning state must be arrays of one number")
+        signal, ceiling, level, norm = (float(value[0]) for value in numbers)
         if not (0 <= signal <= 1 and ceiling > 0):
             raise InvalidInput(
                 f"a tuning state must have a signal from 0 to 1 and a ceiling above 0; "
                 f"got {signal!r} and {ceiling!r}"
             )
-        return self._with(NormBelief(state["belief"]), signal, ceiling)
+        lengths = check_scale("level", level), check_scale("norm", norm)
+        return self._with(NormBelief(state["belief"]), signal, ceiling, *lengths)

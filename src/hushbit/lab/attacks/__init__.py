@@ -8,6 +8,7 @@ inner-product         -mean: the sum keeps its direction but loses 2f of its len
 little                mean - z · spread, with the largest z that the spread of the majority hides
 sybils                four groups, each an extreme user with a direction of its own
 adaptive              against the mean, as far as the limits of the ballot filter allow
+norm-high, norm-low   forged votes on the norm: every answer is no, or yes; the rest is honest
 label-flip, backdoor  poisoned data (`poisoning`); updates and bits are honest
 """
 
@@ -21,5 +22,6 @@ CRAFTED = (
     "sybils",
     "adaptive",
 )
+FORGED_NORMS = ("norm-high", "norm-low")
 POISONING = ("label-flip", "backdoor")
-ATTACKS = (*PUBLISHED, *CRAFTED, *POISONING)
+ATTACKS = (*PUBLISHED, *CRAFTED, *FORGED_NORMS, *POISONING)

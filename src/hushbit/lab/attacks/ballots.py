@@ -20,6 +20,7 @@ from hushbit.mechanism import Mechanism
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.coins import SimulationCoins
 from hushbit.wire.keys import RoundKey
+from hushbit.wrappers import NormVoteVotes
 
 Payload = NDArray[np.uint8]
 
@@ -70,6 +71,19 @@ def attack_ballots(
     noise = random_payload(seed, ballots.round, users, ballots.payload.shape[1])
     bits = attack_bits(attack, ballots.payload[attackers], noise, mechanism.votes.mask())
     return _with_payload(ballots, attackers, bits)
+
+
+def forge_norm_votes(
+    mechanism: Mechanism, ballots: Ballots, attack: str, attackers: NDArray[np.bool_]
+) -> Ballots:
+    """The ballots in which attackers answer that their norm is above the level, or below it."""
+    votes = mechanism.votes
+    if not isinstance(votes, NormVoteVotes):
+        return ballots
+    vote = votes.wrapper
+    answers = np.full((int(attackers.sum()), vote.answers), attack == "norm-low")
+    inner, _ = vote.split_payload(ballots.payload[attackers])
+    return _with_payload(ballots, attackers, vote.append_answers(inner, answers))
 
 
 def craft_ballots(

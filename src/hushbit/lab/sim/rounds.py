@@ -25,11 +25,12 @@ import numpy as np
 from hushbit.checks import Floats, Ints
 from hushbit.engine import Engine, SerialEngine
 from hushbit.errors import NotFinite
-from hushbit.lab.attacks import PUBLISHED
+from hushbit.lab.attacks import FORGED_NORMS, PUBLISHED
 from hushbit.lab.attacks.ballots import (
     attack_ballots,
     attack_updates,
     craft_ballots,
+    forge_norm_votes,
     random_payload,
 )
 from hushbit.lab.attacks.poisoning import TARGET, with_trigger
@@ -266,6 +267,8 @@ def _encode_chunk(
         ballots = mechanism.encode_many(updates, keys, SimulationCoins(settings.seed))
         if published:
             ballots = attack_ballots(mechanism, ballots, settings.attack, attackers, settings.seed)
+        if settings.attack in FORGED_NORMS:
+            ballots = forge_norm_votes(mechanism, ballots, settings.attack, attackers)
         ballots = craft_ballots(
             settings,
             mechanism,
