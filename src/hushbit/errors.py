@@ -35,6 +35,14 @@ class BudgetSpent(HushbitError):
     """A charge would exceed the user's limit; nothing was charged and nothing may be sent."""
 
 
+class AlreadyCharged(HushbitError):
+    """The user has answered this round of this run; nothing was charged and nothing may be sent."""
+
+
+class TooManyRequests(HushbitError):
+    """The user was charged too often today; nothing was charged and nothing may be sent."""
+
+
 class DamagedFile(HushbitError):
     """A file does not have the expected content, or cannot be read or written safely."""
 

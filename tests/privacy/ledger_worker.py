@@ -12,6 +12,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from types import FrameType
 
 from hushbit.errors import BudgetSpent, HushbitError
 from hushbit.privacy.accountant import Cost
@@ -65,6 +67,71 @@ def kill_many_times(path: str, kills: int, seed: int) -> dict[str, int]:
     return {"acknowledged": acknowledged, "recorded": recorded, "undercounts": undercounts}
 
 
+def kill_before_every_line(path: str, rows: int) -> dict[str, object]:
+    """Kill a process before the k-th line of a write, for every k until the write completes.
+
+    Counts the lines, the kills after which the row counts, and those among them that left a marker
+    of fewer rows.
+    """
+    refused: list[str] = []
+    lost = counted = beyond_marker = line = 0
+    finished = False
+    while not finished:
+        line += 1
+        ledger = Ledger.open(f"{path} {line}")
+        write = partial(ledger.set_limit, "ann", epsilon=float("inf"), delta=0.0)
+        if rows:
+            write()
+            for number in range(rows - 1):
+                ledger.charge("ann", number, COST, mechanism="cpa")
+            write = partial(ledger.charge, "ann", rows, COST, mechanism="cpa")
+        child = in_child(lambda: kill_before_line(line, write))  # noqa: B023
+        finished = not os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        try:
+            found = len(Ledger.open(ledger.path)._file.rows())
+            marker = ledger.path.with_name(f"{ledger.path.name}.mark")
+            marked = int(marker.read_text().split()[0]) if marker.exists() else 0
+            lost += found < rows + finished
+            counted += found == rows + 1
+            beyond_marker += marked < found
+            ledger.set_limit("bob", epsilon=1.0, delta=0.0)
+        except HushbitError as error:
+            refused.append(str(error))
+    return {
+        "lines": line,
+        "refused": refused,
+        "lost": lost,
+        "counted": counted,
+        "beyond_marker": beyond_marker,
+    }
+
+
+def kill_before_line(line: int, write: Callable[[], None]) -> None:
+    """Write, but end by SIGKILL before the given line of the ledger's code."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal lines
+        if "ledger" not in frame.f_code.co_filename:
+            return None
+        lines += event == "line"
+        if lines == line:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)  # type: ignore[arg-type]
+    write()
+
+
+def write(path: str, charges: int) -> dict[str, int]:
+    """Set a limit and charge, while other processes read and write."""
+    ledger = Ledger.open(path)
+    ledger.set_limit("ann", epsilon=float("inf"), delta=0.0)
+    for number in range(charges):
+        ledger.charge("ann", number, COST, mechanism="cpa")
+    return {"accepted": charges}
+
+
 def race(path: str, attempts: int) -> dict[str, int]:
     """Charge as often as the limit allows, while another process does the same."""
     ledger = Ledger.open(path)
@@ -111,6 +178,8 @@ def main(task: str, path: str, *numbers: str) -> None:
     """Run one task by its name."""
     tasks: dict[str, Callable[..., object]] = {
         "kill": kill_many_times,
+        "lines": kill_before_every_line,
+        "write": write,
         "race": race,
         "disk": charge_with_little_disk,
         "nobody": charge_as_nobody,

@@ -1,6 +1,7 @@
 """The ledger in one process: exact sums, limits, refusals that change nothing."""
 
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hushbit.errors import BudgetSpent, InvalidInput
+from hushbit.errors import AlreadyCharged, BudgetSpent, InvalidInput, TooManyRequests
 from hushbit.privacy.accountant import (
     Cost,
     Limit,
@@ -19,7 +20,7 @@ from hushbit.privacy.accountant import (
     zcdp_total,
 )
 from hushbit.privacy.composition import epsilon_of_bits, epsilon_of_groups
-from hushbit.privacy.ledger import Ledger
+from hushbit.privacy.ledger import Ledger, LedgerEntry
 from hushbit.privacy.renyi import epsilon_of_zcdp
 from privacy.ledger_costs import TENTH, charge
 
@@ -169,6 +170,13 @@ def test_bad_arguments_are_refused_and_change_nothing(ledger: Ledger) -> None:
         lambda: ledger.charge("ann", 1, 0.5, mechanism="cpa"),  # type: ignore[arg-type]
         lambda: ledger.charge("ann", 1, TENTH, mechanism=""),
         lambda: ledger.charge("ann", 1, TENTH.times(2**63), mechanism="cpa"),
+        lambda: ledger.charge("ann", 1, TENTH, mechanism="cpa", run="run 1"),
+        lambda: ledger.charge("ann", 1, TENTH, mechanism="cpa", run="AB"),
+        lambda: ledger.charge("ann", 1, TENTH, mechanism="cpa", run="abc"),
+        lambda: ledger.charge("ann", 1, TENTH, mechanism="cpa", run=b"ab"),  # type: ignore[arg-type]
+        lambda: ledger.record("ann", 1, TENTH, mechanism="cpa", run="x"),
+        lambda: ledger.charge("ann", 1, TENTH, mechanism="cpa", per_day=0),
+        lambda: ledger.charge("ann", 1, TENTH, mechanism="cpa", per_day=1.5),  # type: ignore[arg-type]
         lambda: Ledger.open(3),  # type: ignore[arg-type]
         lambda: Ledger.open("a\0b"),
         lambda: Ledger.open(ledger.path, wait_seconds=-1.0),
@@ -184,3 +192,67 @@ def test_bad_arguments_are_refused_and_change_nothing(ledger: Ledger) -> None:
         with pytest.raises(InvalidInput):
             call()
     assert ledger.path.read_bytes() == before
+
+
+def test_a_round_of_a_run_is_charged_once(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=10.0, delta=0.0)
+    ledger.set_limit("bob", epsilon=10.0, delta=0.0)
+    ledger.charge("ann", 1, TENTH, mechanism="cpa", run="aa", once=True)
+    before = ledger.path.read_bytes()
+    for mechanism in ("cpa", "another"):
+        with pytest.raises(AlreadyCharged, match="round 1 of run 'aa'"):
+            ledger.charge("ann", 1, TENTH, mechanism=mechanism, run="aa", once=True)
+    assert ledger.path.read_bytes() == before
+    ledger.charge("ann", 2, TENTH, mechanism="cpa", run="aa", once=True)
+    ledger.charge("ann", 1, TENTH, mechanism="cpa", run="bb", once=True)
+    ledger.charge("ann", 1, TENTH, mechanism="cpa", once=True)
+    ledger.charge("bob", 1, TENTH, mechanism="cpa", run="aa", once=True)
+    ledger.charge("ann", 1, TENTH, mechanism="cpa", run="aa")
+    assert [(entry.run, entry.round) for entry in ledger.entries("ann")] == [
+        ("aa", 1),
+        ("aa", 2),
+        ("bb", 1),
+        ("", 1),
+        ("aa", 1),
+    ]
+
+
+def test_a_recorded_ballot_counts_as_charged(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=10.0, delta=0.0)
+    ledger.record("ann", 1, TENTH, mechanism="cpa", run="aa")
+    with pytest.raises(AlreadyCharged):
+        ledger.charge("ann", 1, TENTH, mechanism="cpa", run="aa", once=True)
+
+
+def test_charges_per_day(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = 3600.0
+
+    def charge_at(seconds: float, allowed: int | None = 2, user: str = "ann") -> None:
+        monkeypatch.setattr("hushbit.privacy.ledger.wall_clock", lambda: seconds)
+        ledger.charge(user, 0, TENTH, mechanism="cpa", per_day=allowed)
+
+    for user in ("ann", "bob"):
+        ledger.set_limit(user, epsilon=10.0, delta=0.0)
+    charge_at(100 * hours)
+    charge_at(110 * hours)
+    before = ledger.path.read_bytes()
+    for clock in (111, 123.9, 100, 50):  # the last two: the clock was set back
+        with pytest.raises(TooManyRequests, match="2 times within 24 hours; 2 are allowed"):
+            charge_at(clock * hours)
+    assert ledger.path.read_bytes() == before
+    charge_at(111 * hours, user="bob")
+    charge_at(124 * hours)
+    with pytest.raises(TooManyRequests):
+        charge_at(133.9 * hours)
+    charge_at(133.9 * hours, allowed=3)
+    charge_at(133.9 * hours, allowed=None)
+    times = [entry.time / hours for entry in ledger.entries("ann")]
+    assert times == [100, 110, 124, 133.9, 133.9]
+
+
+def test_entries_carry_the_time_of_the_charge(ledger: Ledger) -> None:
+    before = time.time()
+    ledger.record("ann", 1, TENTH, mechanism="cpa", run="00ff")
+    [entry] = ledger.entries()
+    assert before <= entry.time <= time.time()
+    assert entry == LedgerEntry("ann", 1, "cpa", TENTH, "00ff", entry.time)

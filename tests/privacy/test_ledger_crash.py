@@ -30,8 +30,8 @@ def finish(process: "subprocess.Popen[str]") -> dict[str, Any]:
     return result
 
 
-def assert_never_undercounts(path: Path, kills: int) -> None:
-    result = finish(start("kill", path, kills, 20))
+def assert_never_undercounts(path: Path, kills: int, seed: int) -> None:
+    result = finish(start("kill", path, kills, seed))
     assert result["undercounts"] == 0
     assert result["acknowledged"] >= kills
     assert result["acknowledged"] <= result["recorded"] <= result["acknowledged"] + kills
@@ -49,12 +49,40 @@ def memory_folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_fifty_kills_never_undercount(memory_folder: Path) -> None:
-    assert_never_undercounts(memory_folder / "ledger", 50)
+    assert_never_undercounts(memory_folder / "ledger", 50, 20)
 
 
 @pytest.mark.slow
 def test_a_thousand_kills_never_undercount(memory_folder: Path) -> None:
-    assert_never_undercounts(memory_folder / "ledger", 1000)
+    for part in range(10):  # short ledgers, so that kills hit the writing, not only the reading
+        assert_never_undercounts(memory_folder / f"ledger {part}", 100, part)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_a_kill_at_any_line_is_no_tampering_and_loses_no_charge(
+    memory_folder: Path, rows: int
+) -> None:
+    """A process is killed before each line of Python that one write executes, in turn.
+
+    With 0 rows the write is the first limit, otherwise a charge. Afterwards the ledger opens, has
+    the old rows or one more, and accepts the next write.
+    """
+    result = finish(start("lines", memory_folder / "ledger", rows))
+    assert result["refused"] == []
+    assert result["lost"] == 0
+    assert result["lines"] > 60  # the trace has followed the write
+    assert 0 < result["beyond_marker"] < result["counted"] < result["lines"]
+
+
+def test_readers_never_take_a_writer_for_tampering(memory_folder: Path) -> None:
+    path = memory_folder / "ledger"
+    Ledger.open(path)
+    writers = [start("write", path, 100) for _ in range(2)]
+    while any(writer.poll() is None for writer in writers):
+        Ledger.open(path).summary()
+    assert sum(finish(writer)["accepted"] for writer in writers) == 200
+    assert len(Ledger.open(path).entries("ann")) == 200
+    assert path.with_name("ledger.mark").read_text().startswith("202 ")  # and two limits
 
 
 def test_two_writers_never_overspend(memory_folder: Path) -> None:
@@ -73,9 +101,10 @@ def test_full_disk_refuses_the_charge(memory_folder: Path) -> None:
     ledger.set_limit("ann", epsilon=1e9, delta=0.0)
     result = finish(start("disk", path, path.stat().st_size + 8192))
     assert result["error"] == "DamagedFile"
-    assert 0 < result["accepted"] == len(ledger.entries("ann"))
+    recorded = len(ledger.entries("ann"))
+    assert 0 < result["accepted"] == recorded
     ledger.charge("ann", 0, COST, mechanism="cpa")
-    assert len(ledger.entries("ann")) == result["accepted"] + 1
+    assert len(ledger.entries("ann")) == recorded + 1
 
 
 def test_read_only_file_refuses_the_charge() -> None:
@@ -86,7 +115,8 @@ def test_read_only_file_refuses_the_charge() -> None:
             ledger = Ledger.open(path)
             ledger.set_limit("ann", epsilon=100.0, delta=0.0)
             ledger.charge("ann", 0, COST, mechanism="cpa")
-            os.chmod(path, 0o444)
+            for file in (path, path.with_name("ledger.mark")):
+                os.chmod(file, 0o444)
             os.chmod(folder, 0o555)
             result = finish(start("nobody", path))
         finally:

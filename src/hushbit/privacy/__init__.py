@@ -5,5 +5,6 @@ composition   exact composition of randomized-response bits
 renyi         bounds by Renyi divergences and zCDP
 accountant    costs, limits, and the smallest bound that these rules prove
 guarantee     the guarantee of one mechanism per bit, per message and per run; k-anonymity
+ledger_file   rows on the disk: append-only, linked by digests, with a marker beside the file
 ledger        what each user has spent, charged before a ballot is sent
 """

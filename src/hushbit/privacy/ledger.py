@@ -3,161 +3,40 @@
 Every ballot that is sent is a new release: charging the same user, round and mechanism twice
 charges twice. After a crash between charge and send the charge remains: the ledger may count a
 ballot that was never sent, but every ballot that was sent is counted.
-
-The file is an append-only SQLite database that never loses an acknowledged entry. It uses a
-rollback journal (DELETE) and no write-ahead log, so that all data is in one file that can be
-copied, read from read-only media and kept on any file system. EXTRA synchronisation flushes the
-directory after the journal is removed; with FULL, a power failure could restore the journal and
-undo a charge that was already acknowledged.
 """
 
-import hashlib
 import math
 import numbers
-import os
-import secrets
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from time import time as wall_clock
 
 from hushbit.checks import check_int, check_nonnegative
-from hushbit.errors import BudgetSpent, DamagedFile, InvalidInput
+from hushbit.errors import (
+    AlreadyCharged,
+    BudgetSpent,
+    DamagedFile,
+    InvalidInput,
+    TooManyRequests,
+)
 from hushbit.privacy.accountant import Bound, Cost, Limit, composed_bound, pure_total, within_limit
+from hushbit.privacy.ledger_file import LedgerFile, LedgerRow
 
-APPLICATION_ID = 0x48757368
-VERSION = 1
 _MAX_INTEGER = 2**63 - 1
-
-_SCHEMA = """
-CREATE TABLE entries (
-    id INTEGER PRIMARY KEY,
-    user TEXT NOT NULL,
-    round INTEGER NOT NULL CHECK (round >= 0),
-    mechanism TEXT NOT NULL,
-    cost TEXT NOT NULL,
-    copies INTEGER NOT NULL CHECK (copies > 0),
-    digest BLOB NOT NULL
-) STRICT;
-CREATE INDEX entries_of_user ON entries (user);
-CREATE TABLE limits (
-    id INTEGER PRIMARY KEY,
-    user TEXT NOT NULL,
-    epsilon TEXT NOT NULL,
-    delta TEXT NOT NULL
-) STRICT;
-CREATE INDEX limits_of_user ON limits (user, id);
-"""
-
-_APPEND_ONLY = """
-CREATE TRIGGER {table}_keep_update BEFORE UPDATE ON {table}
-BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;
-CREATE TRIGGER {table}_keep_delete BEFORE DELETE ON {table}
-BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;
-CREATE TRIGGER {table}_keep_replace BEFORE INSERT ON {table}
-WHEN EXISTS (SELECT 1 FROM {table} WHERE id = NEW.id)
-BEGIN SELECT RAISE(ABORT, 'a ledger is append-only'); END;
-"""
-
-
-def create_ledger_file(path: Path) -> None:
-    """Create a new ledger at `path`, complete or not at all.
-
-    An empty file is therefore always a damaged ledger and is refused. If another process has
-    created a ledger at the same path in the meantime, that one is kept.
-    """
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.new")
-    try:
-        with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-            connection.execute("PRAGMA synchronous = EXTRA")
-            triggers = "".join(_APPEND_ONLY.format(table=t) for t in ("entries", "limits"))
-            header = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
-            connection.executescript(f"BEGIN; {_SCHEMA} {triggers} {header} COMMIT;")
-        with suppress(FileExistsError):
-            os.link(draft, path)
-        _flush_directory(path.parent)
-    except (OSError, sqlite3.Error) as error:
-        raise DamagedFile(
-            f"The ledger {path} cannot be created: {error}. Give a path in a writable folder."
-        ) from error
-    finally:
-        for leftover in (draft, draft.with_name(draft.name + "-journal")):
-            leftover.unlink(missing_ok=True)
-
-
-def _flush_directory(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def ledger_connection(path: Path, wait_seconds: float) -> Iterator[sqlite3.Connection]:
-    """A checked connection to an existing ledger; every failure of the file is a DamagedFile.
-
-    Each operation opens the file again, so a ledger can be used from threads and after a fork, and
-    a file that was removed or replaced is detected before anything is written.
-    """
-    try:
-        uri = f"{path.absolute().as_uri()}?mode=rw"
-        with closing(
-            sqlite3.connect(uri, uri=True, timeout=wait_seconds, isolation_level=None)
-        ) as connection:
-            for setting in ("synchronous = EXTRA", "fullfsync = ON", "trusted_schema = OFF"):
-                connection.execute(f"PRAGMA {setting}")
-            _check_header(connection, path)
-            yield connection
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise DamagedFile(
-            f"The ledger {path} cannot be used: {error}. Nothing was acknowledged, so send "
-            "nothing; check that the file exists, is a ledger, and that the disk is writable."
-        ) from error
-
-
-def _check_header(connection: sqlite3.Connection, path: Path) -> None:
-    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application_id != APPLICATION_ID:
-        raise DamagedFile(
-            f"{path} is not a ledger (application id {application_id:#x}); give another path."
-        )
-    if version != VERSION:
-        raise DamagedFile(
-            f"{path} is a ledger of version {version}; this hushbit reads version {VERSION}."
-        )
-
-
-def check_integrity(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise DamagedFile if pages, tables and indexes of the file are inconsistent."""
-    finding = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if finding != "ok":
-        raise DamagedFile(f"The ledger {path} is damaged: {finding}. Restore it from a copy.")
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """One transaction that holds the write lock from its first read to its last write."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+_SECONDS_PER_DAY = 24 * 60 * 60
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One row of the ledger."""
+    """One charge; `time` is in seconds since 1970, by the clock of the machine that charged."""
 
     user: str
     round: int
     mechanism: str
     cost: Cost
+    run: str
+    time: float
 
 
 @dataclass(frozen=True)
@@ -178,7 +57,8 @@ class UserSummary:
 class Ledger:
     """A ledger file; open it with `Ledger.open`. Safe for threads, forks and several processes.
 
-    A user is named by a string; an integer stands for its decimal digits.
+    A user is named by a string; an integer stands for its decimal digits. Every operation reads and
+    checks the whole file; a changed, removed or inserted row raises DamagedFile.
     """
 
     path: Path
@@ -188,16 +68,22 @@ class Ledger:
     def open(path: str | Path, *, create: bool = True, wait_seconds: float = 30.0) -> "Ledger":
         """Open the ledger at `path`; create it if there is no file and `create` is true.
 
-        `wait_seconds` is the longest time that an operation waits for another process.
+        A missing ledger whose marker (`path` with `.mark` appended) still exists is refused: to
+        start a new budget on purpose, delete both. `wait_seconds` is the longest time that an
+        operation waits for another process.
         """
         if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):
             raise InvalidInput(f"path is {path!r}; give the path of a ledger file.")
         ledger = Ledger(Path(path), check_nonnegative("wait_seconds", wait_seconds))
-        if create and not ledger.path.exists():
-            create_ledger_file(ledger.path)
-        with ledger_connection(ledger.path, ledger.wait_seconds) as connection:
-            check_integrity(connection, ledger.path)
+        if create:
+            ledger._file.create_if_absent()
+        ledger._file.check_pages()
+        ledger._file.rows()
         return ledger
+
+    @property
+    def _file(self) -> LedgerFile:
+        return LedgerFile(self.path, self.wait_seconds)
 
     def set_limit(self, user: str | int, *, epsilon: float, delta: float) -> None:
         """Set what the user may spend in total, past entries included; delta 0 is pure epsilon.
@@ -205,109 +91,123 @@ class Ledger:
         `epsilon=math.inf` records without refusing. A limit below what is spent is refused.
         """
         name, limit = _user(user), Limit(epsilon, delta)
-        with ledger_connection(self.path, self.wait_seconds) as connection, transaction(connection):
-            costs = _costs(connection, name)
+        with self._file.append() as (rows, new):
+            costs = _costs(_entries(rows, name))
             if not within_limit(costs, limit):
                 raise InvalidInput(
                     f"The limit {limit.epsilon:g} ({limit.unit}) is below what user {name!r} has "
                     f"spent, {_spent(costs, limit).epsilon:g}; give a larger one."
                 )
-            connection.execute(
-                "INSERT INTO limits (user, epsilon, delta) VALUES (?, ?, ?)",
-                (name, repr(limit.epsilon), repr(limit.delta)),
-            )
+            row = LedgerRow(wall_clock(), "limit", name)
+            new.append(row._replace(epsilon=repr(limit.epsilon), delta=repr(limit.delta)))
 
-    def charge(self, user: str | int, round: int, cost: Cost, *, mechanism: str) -> None:
+    def charge(
+        self,
+        user: str | int,
+        round: int,
+        cost: Cost,
+        *,
+        mechanism: str,
+        run: str = "",
+        once: bool = False,
+        per_day: int | None = None,
+    ) -> None:
         """Charge a ballot before it is sent; when this returns, the charge is on the disk.
 
-        Raises BudgetSpent, with nothing charged, if the charge would exceed the user's limit.
+        `run` is the identifier of the run in hexadecimal. With `once`, a second charge of the same
+        user, run and round raises AlreadyCharged. With `per_day`, a charge after that many within
+        24 hours raises TooManyRequests; charges whose time lies in the future count as recent, so
+        that a clock that was set back does not raise the limit. A charge that would exceed the
+        user's limit raises BudgetSpent. If an error is raised, nothing may be sent; these three
+        have written nothing.
         """
-        entry = _entry(user, round, cost, mechanism)
-        with ledger_connection(self.path, self.wait_seconds) as connection, transaction(connection):
-            limit = _limit(connection, entry.user)
+        row = _ballot_row(user, round, cost, mechanism, run)
+        allowed = _MAX_INTEGER if per_day is None else check_int("per_day", per_day, 1)
+        with self._file.append() as (rows, new):
+            entries, limit = _entries(rows, row.user), _limit(rows, row.user)
             if limit is None:
-                raise InvalidInput(f"User {entry.user!r} has no limit; call set_limit first.")
-            costs = _costs(connection, entry.user)
+                raise InvalidInput(f"User {row.user!r} has no limit; call set_limit first.")
+            if once and any((entry.run, entry.round) == (row.run, row.round) for entry in entries):
+                raise AlreadyCharged(
+                    f"User {row.user!r} has already been charged for round {row.round} of run "
+                    f"{row.run!r}; a round is answered once. Nothing was charged; send nothing."
+                )
+            recent = sum(entry.time > row.time - _SECONDS_PER_DAY for entry in entries)
+            if recent >= allowed:
+                raise TooManyRequests(
+                    f"User {row.user!r} was charged {recent} times within 24 hours; {allowed} are "
+                    "allowed. Nothing was charged; send nothing."
+                )
+            costs = _costs(entries)
             if not within_limit([*costs, cost], limit):
                 raise BudgetSpent(
-                    f"User {entry.user!r} has spent "
+                    f"User {row.user!r} has spent "
                     f"{_spent(costs, limit).epsilon:g} of {limit.epsilon:g} ({limit.unit}); "
                     f"a ballot of {cost.bits} bits would exceed the limit. Nothing was charged; "
                     "send nothing."
                 )
-            _append(connection, entry)
+            new.append(row)
 
-    def record(self, user: str | int, round: int, cost: Cost, *, mechanism: str) -> None:
+    def record(
+        self, user: str | int, round: int, cost: Cost, *, mechanism: str, run: str = ""
+    ) -> None:
         """Add a ballot that has already been sent, whatever the limit; for reports by a server."""
-        entry = _entry(user, round, cost, mechanism)
-        with ledger_connection(self.path, self.wait_seconds) as connection, transaction(connection):
-            _append(connection, entry)
+        row = _ballot_row(user, round, cost, mechanism, run)
+        with self._file.append() as (_, new):
+            new.append(row)
 
     def limit(self, user: str | int) -> Limit | None:
         """The user's current limit, or None."""
-        with ledger_connection(self.path, self.wait_seconds) as connection:
-            return _limit(connection, _user(user))
+        return _limit(self._file.rows(), _user(user))
 
     def spent(self, user: str | int, *, delta: float | None = None) -> Bound:
         """The smallest bound on all ballots of the user; `delta` defaults to that of the limit."""
-        name = _user(user)
-        with ledger_connection(self.path, self.wait_seconds) as connection:
-            limit, costs = _limit(connection, name), _costs(connection, name)
+        rows, name = self._file.rows(), _user(user)
+        costs = _costs(_entries(rows, name))
         if delta is None:
-            return _spent(costs, limit)
+            return _spent(costs, _limit(rows, name))
         return composed_bound(costs, delta, adaptive=True)
 
     def remaining(self, user: str | int) -> float:
         """Limit minus spent, at the limit's delta; infinite for a user without a limit."""
-        return _remaining(self.limit(user), self.spent(user))
+        return _summarise(self._file.rows(), _user(user)).remaining
 
     def entries(self, user: str | int | None = None) -> list[LedgerEntry]:
         """The entries of one user, or of all, in the order in which they were written."""
-        wanted = None if user is None else _user(user)
-        with ledger_connection(self.path, self.wait_seconds) as connection:
-            return _entries(connection, wanted)
+        return _entries(self._file.rows(), None if user is None else _user(user))
 
     def users(self) -> list[str]:
         """Every user with an entry or a limit, in alphabetical order."""
-        with ledger_connection(self.path, self.wait_seconds) as connection:
-            return _users(connection)
+        return sorted({row.user for row in self._file.rows()})
 
     def summary(self) -> list[UserSummary]:
         """One row for each user, from one consistent snapshot of the file."""
-        with ledger_connection(self.path, self.wait_seconds) as connection:
-            connection.execute("BEGIN")
-            rows = [
-                (name, _limit(connection, name), _costs(connection, name), _last(connection, name))
-                for name in _users(connection)
-            ]
-        return [_summarise(*row) for row in rows]
+        of_user: dict[str, list[LedgerRow]] = {}
+        for row in self._file.rows():
+            of_user.setdefault(row.user, []).append(row)
+        return [_summarise(rows, user) for user, rows in sorted(of_user.items())]
 
 
-def _summarise(
-    user: str, limit: Limit | None, costs: list[Cost], last_round: int | None
-) -> UserSummary:
+def _summarise(rows: list[LedgerRow], user: str) -> UserSummary:
+    entries, limit = _entries(rows, user), _limit(rows, user)
+    costs = _costs(entries)
     spent = _spent(costs, limit)
+    allowed = math.inf if limit is None else limit.epsilon
     return UserSummary(
         user=user,
         ballots=sum(cost.ballots for cost in costs),
         bits=sum(cost.bits for cost in costs),
-        last_round=last_round,
+        last_round=max((entry.round for entry in entries), default=None),
         pure_epsilon=float(pure_total(costs)),
         spent=spent,
         limit=limit,
-        remaining=_remaining(limit, spent),
+        remaining=math.inf if math.isinf(allowed) else max(0.0, allowed - spent.epsilon),
     )
 
 
 def _spent(costs: list[Cost], limit: Limit | None) -> Bound:
     """The bound at the delta of the limit, pure without one; holds for servers that adapt."""
     return composed_bound(costs, 0.0 if limit is None else limit.delta, adaptive=True)
-
-
-def _remaining(limit: Limit | None, spent: Bound) -> float:
-    if limit is None or math.isinf(limit.epsilon):
-        return math.inf
-    return max(0.0, limit.epsilon - spent.epsilon)
 
 
 def _user(user: object) -> str:
@@ -318,76 +218,60 @@ def _user(user: object) -> str:
     return user
 
 
-def _entry(user: object, round: object, cost: object, mechanism: object) -> LedgerEntry:
+def _run(run: object) -> str:
+    try:
+        if isinstance(run, str) and bytes.fromhex(run).hex() == run:
+            return run
+    except ValueError:
+        pass
+    raise InvalidInput(f"run is {run!r}; give the run identifier in hexadecimal, as bytes.hex().")
+
+
+def _ballot_row(
+    user: object, round: object, cost: object, mechanism: object, run: object
+) -> LedgerRow:
     if not isinstance(cost, Cost):
         raise InvalidInput(f"cost is {cost!r}; give a Cost, e.g. mechanism.guarantee.cost.")
     if not isinstance(mechanism, str) or not mechanism or not mechanism.isprintable():
         raise InvalidInput(f"mechanism is {mechanism!r}; give the mechanism's name.")
-    check_int("ballots", cost.ballots, 1, _MAX_INTEGER)
-    return LedgerEntry(_user(user), check_int("round", round, 0, _MAX_INTEGER), mechanism, cost)
-
-
-def _append(connection: sqlite3.Connection, entry: LedgerEntry) -> None:
-    row = (entry.user, entry.round, entry.mechanism, entry.cost.to_text(), entry.cost.ballots)
-    connection.execute(
-        "INSERT INTO entries (user, round, mechanism, cost, copies, digest)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (*row, _digest(*row)),
+    return LedgerRow(
+        wall_clock(),
+        "ballot",
+        _user(user),
+        _run(run),
+        check_int("round", round, 0, _MAX_INTEGER),
+        mechanism,
+        cost.to_text(),
+        check_int("ballots", cost.ballots, 1, _MAX_INTEGER),
     )
 
 
-def _digest(*row: object) -> bytes:
-    """Sixteen bytes that reveal a row that was changed on the disk."""
-    return hashlib.blake2b(repr(row).encode(), digest_size=16, person=b"hushbit ledger").digest()
-
-
-def _users(connection: sqlite3.Connection) -> list[str]:
-    rows = connection.execute("SELECT user FROM entries UNION SELECT user FROM limits")
-    return sorted(row[0] for row in rows)
-
-
-def _entries(connection: sqlite3.Connection, user: str | None) -> list[LedgerEntry]:
-    """Entries in the order in which they were written, each compared with its digest."""
-    query = "SELECT user, round, mechanism, cost, copies, digest FROM entries"
-    if user is None:
-        rows = connection.execute(f"{query} ORDER BY id")
-    else:
-        rows = connection.execute(f"{query} WHERE user = ? ORDER BY id", (user,))
+def _entries(rows: Iterable[LedgerRow], user: str | None) -> list[LedgerEntry]:
+    """The ballots of one user, or of all."""
     found = []
-    for *row, digest in rows:
-        if not isinstance(digest, bytes) or digest != _digest(*row):
-            raise DamagedFile("A row of the ledger was changed on the disk; restore a copy.")
-        name, number, mechanism, text, ballots = row
-        found.append(LedgerEntry(name, number, mechanism, _read_cost(text, ballots)))
+    for row in rows:
+        if row.kind == "ballot" and user in (None, row.user):
+            try:
+                cost = Cost.from_text(row.cost, row.ballots)
+            except InvalidInput as error:
+                raise DamagedFile(f"A row of the ledger cannot be read: {error}") from None
+            found.append(LedgerEntry(row.user, row.round, row.mechanism, cost, row.run, row.time))
     return found
 
 
-def _costs(connection: sqlite3.Connection, user: str) -> list[Cost]:
-    """The user's ballots, one Cost for each kind."""
+def _costs(entries: Iterable[LedgerEntry]) -> list[Cost]:
+    """The ballots of the entries, one Cost for each kind."""
     ballots: dict[str, int] = {}
-    for entry in _entries(connection, user):
+    for entry in entries:
         text = entry.cost.to_text()
         ballots[text] = ballots.get(text, 0) + entry.cost.ballots
-    return [_read_cost(text, total) for text, total in sorted(ballots.items())]
+    return [Cost.from_text(text, total) for text, total in sorted(ballots.items())]
 
 
-def _limit(connection: sqlite3.Connection, user: str) -> Limit | None:
-    row = connection.execute(
-        "SELECT epsilon, delta FROM limits WHERE user = ? ORDER BY id DESC LIMIT 1", (user,)
-    ).fetchone()
+def _limit(rows: Iterable[LedgerRow], user: str) -> Limit | None:
+    """The last limit of the user."""
+    limits = [row for row in rows if row.kind == "limit" and row.user == user]
     try:
-        return None if row is None else Limit(float(row[0]), float(row[1]))
+        return Limit(float(limits[-1].epsilon), float(limits[-1].delta)) if limits else None
     except (ValueError, InvalidInput) as error:
         raise DamagedFile(f"The limit of user {user!r} cannot be read: {error}.") from None
-
-
-def _last(connection: sqlite3.Connection, user: str) -> int | None:
-    row = connection.execute("SELECT MAX(round) FROM entries WHERE user = ?", (user,)).fetchone()
-    return None if row[0] is None else int(row[0])
-
-
-def _read_cost(text: str, ballots: int) -> Cost:
-    try:
-        return Cost.from_text(text, ballots)
-    except InvalidInput as error:
-        raise DamagedFile(f"A row of the ledger cannot be read: {error}") from None
