@@ -31,6 +31,11 @@ def deadly(mark: Path, job: int, times: int = 1) -> list[Any]:
     return made
 
 
+def location() -> tuple[int, str]:
+    """The process that runs this, and the file from which it has imported this module."""
+    return os.getpid(), __file__
+
+
 def count(shared: Any, job: Any) -> tuple[Any, Any]:
     """A tally of a span, and a sum of floats that depends on the order of adding."""
     users, death = job

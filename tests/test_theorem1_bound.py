@@ -108,11 +108,24 @@ def raw_error(users: int) -> tuple[float, float]:
 
 @pytest.mark.parametrize("users", [10, 100, 1000, 10_000, 100_000])
 def test_the_paper_bound_is_violated_for_every_number_of_users(users: int) -> None:
-    variance, floor = raw_error(users)
+    """The exact law of the library's paper decoder, for users that are spread over U(0.1, 0.5)."""
+    mechanism = hb.CPA(1, 2.0, 1.0, points=4, preset="paper", rounding="stochastic")
+    unit = float(mechanism.quantizer.points.basis[0, 0])
+    grid = [Fraction(1, 10) + Fraction(4, 10) * Fraction(2 * n + 1, 400) for n in range(200)]
+    laws = [law(mechanism, x / Fraction(unit), "paper") for x in grid]
+    means = np.array([float(mean) * unit for mean, _ in laws])
+    places = np.array([float(x) for x in grid])
+    variances = np.array([float(e) for _, e in laws]) * unit**2 - (means - places) ** 2
+    # The error of a mean of K users: variance over K, and the square of the bias of their mean.
+    bias = (means - places).mean() ** 2 + (means - places).var() / users
+    assert variances.mean() / users == pytest.approx(raw_error(users)[0], rel=1e-4)
+    assert bias == pytest.approx(raw_error(users)[1], rel=1e-4)
+    assert bias >= 1.0e-2 - 1e-12
+    assert variances.mean() / users + bias > paper_bound(users)
+    corrected = [law(mechanism, x / Fraction(unit), "corrected") for x in grid[::50]]
+    assert [float(mean) * unit for mean, _ in corrected] == pytest.approx(list(places[::50]))
     table = {10: 2.2e-1, 100: 2.2e-2, 1000: 2.2e-3, 10_000: 2.2e-4, 100_000: 2.2e-5}
     assert paper_bound(users) == pytest.approx(table[users], rel=0.002)
-    assert floor >= 1.0e-2 - 1e-12
-    assert variance + floor > paper_bound(users)
 
 
 def test_the_paper_decoder_is_biased_and_the_corrected_one_is_not() -> None:

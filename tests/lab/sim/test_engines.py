@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import engine_jobs
-from engine_jobs import SHARED, bits, count, deadly, die, jobs, join, look, merge, refuse
+from engine_jobs import SHARED, bits, count, deadly, die, jobs, join, location, look, merge, refuse
 from hushbit.engine import MergeTree, SerialEngine
 from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
 from hushbit.lab.sim.engines import (
@@ -128,7 +128,13 @@ def test_open_engine_chooses_by_name_and_workers() -> None:
 
 
 def test_workers_import_the_module_of_jobs() -> None:
-    assert Path(engine_jobs.__file__).name == "engine_jobs.py"
+    pool = WorkerPool(1, threads_each=1)
+    try:
+        process, file = pool.submit(location).result()
+    finally:
+        pool.stop()
+    assert process != os.getpid()
+    assert Path(file) == Path(engine_jobs.__file__)
 
 
 def birth_environment() -> set[bytes]:
