@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-CODE := src tests benchmarks examples .ci
+CODE := src tests benchmarks examples tools .ci
 
 .PHONY: help venv test test-slow test-flower lint demo bench coverage wheel reproduce clean
 
@@ -38,7 +38,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 -m slow
 
 test-flower: $(STAMP)
 	$(BIN)/python -m pytest -m flower tests
