@@ -4,6 +4,7 @@ ballots       one user's ballot of every mechanism in `MECHANISMS`
 estimates     what a server decodes from twelve users, for every mechanism in `MECHANISMS`
 fingerprints  of the same mechanisms and of those in `OTHERS`
 words, keys   what is drawn and derived from a secret
+runs          keys of a run, and ballots with a MAC under them (version 2)
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from hushbit.wrappers import NormVote
 FOLDER = Path(__file__).parent / "golden"
 SECRET = bytes(range(32))
 ROUND, USER, SEED = 3, 17, 5
+RUN = b"golden run"
 VOTERS = 12
 KEPT = 4
 Z = {"epsilon_per_bit": 0.5, "radius": 1.0}
@@ -197,12 +199,32 @@ def keys_case() -> dict[str, str]:
     }
 
 
+def run_case() -> dict[str, Any]:
+    """Keys that are derived with a run, and ballots with a MAC under them."""
+    round_key = hb.RoundKey(SECRET, ROUND, RUN)
+    key = round_key.user(USER)
+    chosen = ("two points", "nested", "rotated", "norm vote, whole bytes")
+    mechanisms = {name: MECHANISMS[name] for name in chosen}
+    return {
+        "run": RUN.hex(),
+        "mark": round_key.key_id.hex(),
+        "user key": key.to_bytes().hex(),
+        "wires": {
+            name: one.encode(np.array(update(one.dim)), key, hb.SeededCoins(SEED))
+            .to_bytes(key)
+            .hex()
+            for name, one in mechanisms.items()
+        },
+    }
+
+
 def cases() -> dict[str, Any]:
     """Ballots, words and keys of one user, by file."""
     return {
         "ballots": {name: ballot_case(mechanism) for name, mechanism in MECHANISMS.items()},
         "words": [word_case(*kind) for kind in WORDS],
         "keys": keys_case(),
+        "runs": run_case(),
     }
 
 

@@ -40,10 +40,19 @@ def test_every_golden_ballot_can_be_counted() -> None:
         assert mechanism.estimate(tally).count == 1
 
 
-@pytest.mark.parametrize("file", ["words", "keys"])
+@pytest.mark.parametrize("file", ["words", "keys", "runs"])
 def test_words_and_keys(file: str) -> None:
     kept = json.loads((golden_cases.FOLDER / f"{file}.json").read_text())
     assert kept == json.loads(json.dumps(golden_cases.cases()[file]))
+
+
+def test_golden_ballots_with_a_mac_are_counted_where_one_is_required() -> None:
+    kept = json.loads((golden_cases.FOLDER / "runs.json").read_text())
+    key = hb.RoundKey(golden_cases.SECRET, golden_cases.ROUND, bytes.fromhex(kept["run"]))
+    for name, wire in kept["wires"].items():
+        tally = golden_cases.MECHANISMS[name].tally(key, require_mac=True)
+        tally.add(hb.Ballot.from_bytes(bytes.fromhex(wire)))
+        assert tally.count == 1
 
 
 @pytest.mark.parametrize("name", ESTIMATES)

@@ -19,8 +19,8 @@ class NotFinite(InvalidInput):
 class RefusedBallot(HushbitError):
     """A ballot was not accepted; the tally is unchanged.
 
-    `reason` is one word for statistics: damaged, version, mechanism, round, length, padding,
-    duplicate or value.
+    `reason` is one word for statistics: damaged, version, mechanism, round, run, length, padding,
+    unauthenticated (no MAC where one is required), forged (a wrong MAC), duplicate or value.
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -159,15 +159,19 @@ class Mechanism(ABC):
         if len(batch) != len(updates):
             raise InvalidInput(f"{len(updates)} updates need {len(updates)} keys; got {len(batch)}")
         payload, overloaded = self.encode_payload(updates, batch, coin_source(coins).keys(batch))
-        return Ballots(
-            self.fingerprint, batch.round, self.payload_bits, batch.users, payload, overloaded
-        )
+        head = (self.fingerprint, batch.round, self.payload_bits)
+        return Ballots(*head, batch.users, payload, overloaded, run=batch.run)
 
     # Server
 
-    def tally(self, round_key: RoundKey, histogram: bool = True) -> Tally:
-        """An empty tally; with histogram=False it keeps only the sums that the mean needs."""
-        return Tally(self, round_key, self.empty_counters(histogram))
+    def tally(
+        self, round_key: RoundKey, histogram: bool = True, require_mac: bool = False
+    ) -> Tally:
+        """An empty tally; with histogram=False it keeps only the sums that the mean needs.
+
+        With require_mac=True it refuses ballots without a MAC (version 1).
+        """
+        return Tally(self, round_key, self.empty_counters(histogram), require_mac)
 
     def estimate(self, tally: Tally, **options: Any) -> Estimate:
         """The mean update of the users in a tally; `options` are those of `decode`."""

@@ -181,8 +181,8 @@ class WrappedVotes(Votes):
         return self.inner.mask()
 
     def inner_ballots(self, ballots: Ballots) -> Ballots:
-        """The ballots with the fingerprint of the inner mechanism."""
-        return dataclasses.replace(ballots, fingerprint=self.wrapper.inner.fingerprint)
+        """The ballots with the fingerprint of the inner mechanism, to which no MAC belongs."""
+        return dataclasses.replace(ballots, fingerprint=self.wrapper.inner.fingerprint, macs=None)
 
     def decode_each(
         self, ballots: Ballots, round_key: RoundKey, groups: Groups | None = None
@@ -602,9 +602,11 @@ class Tiers:
         """The ballots of many users of a tier."""
         return self[tier].encode_many(updates, keys, coins)
 
-    def tally(self, round_key: RoundKey, histogram: bool = True) -> "TierTally":
+    def tally(
+        self, round_key: RoundKey, histogram: bool = True, require_mac: bool = False
+    ) -> "TierTally":
         """An empty tally for all tiers of a round."""
-        return TierTally([m.tally(round_key, histogram) for m in self.mechanisms])
+        return TierTally([m.tally(round_key, histogram, require_mac) for m in self.mechanisms])
 
     def estimate(self, tally: "TierTally", weighting: str = "users") -> Estimate:
         """The mean over all users, from the tiers that have ballots.

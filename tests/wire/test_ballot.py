@@ -70,7 +70,10 @@ def test_size_at_a_million_entries() -> None:
         (one().to_bytes()[:-1], "damaged"),
         (one().to_bytes() + b"\x00", "damaged"),
         (b"XX" + one().to_bytes()[2:], "damaged"),
-        (with_checksum(HEADER.pack(b"HB", 2, 0, FINGERPRINT, 3, 17, 10), b"\x01\x02"), "version"),
+        (with_checksum(HEADER.pack(b"HB", 3, 0, FINGERPRINT, 3, 17, 10), b"\x01\x02"), "version"),
+        (with_checksum(HEADER.pack(b"HB", 2, 0, FINGERPRINT, 3, 17, 10), b"\x01\x02"), "length"),
+        (with_checksum(HEADER.pack(b"HB", 2, 0, FINGERPRINT, 3, 17, 10), bytes(16)), "length"),
+        (with_checksum(HEADER.pack(b"HB", 1, 0, FINGERPRINT, 3, 17, 10), bytes(18)), "length"),
         (with_checksum(HEADER.pack(b"HB", 0, 0, FINGERPRINT, 3, 17, 10), b"\x01\x02"), "version"),
         (with_checksum(HEADER.pack(b"HB", 1, 1, FINGERPRINT, 3, 17, 10), b"\x01\x02"), "damaged"),
         (with_checksum(HEADER.pack(b"HB", 1, 0, FINGERPRINT, 3, 17, 10), b"\x01"), "length"),
@@ -248,7 +251,7 @@ def test_rows_are_the_bytes_of_ballots() -> None:
     ballots = encode_users(range(5))
     rows = wire_rows(ballots)
     assert [row.tobytes() for row in rows] == [ballot.to_bytes() for ballot in ballots]
-    parsed = parse_rows(rows, ballots.users, CPA, 3)
+    parsed = parse_rows(rows, ballots.users, CPA, KEY)
     assert (parsed.ballots.payload == ballots.payload).all()
     assert (parsed.ballots.users == ballots.users).all()
     assert parsed.rows.tolist() == [0, 1, 2, 3, 4]
@@ -262,7 +265,7 @@ def test_a_flipped_bit_has_one_reason_in_a_row_and_in_a_ballot(mechanism: hb.Mec
     for bit in range(8 * clean.shape[1]):
         rows = clean.copy()
         rows[0, bit // 8] ^= 1 << bit % 8
-        found = parse_rows(rows, ballots.users, mechanism, 3)
+        found = parse_rows(rows, ballots.users, mechanism, KEY)
         assert len(found.ballots) == 0
         with pytest.raises(hb.RefusedBallot) as error:
             hb.Ballot.from_bytes(rows[0].tobytes())
@@ -283,7 +286,7 @@ def test_both_parsers_agree_on_mutated_ballots() -> None:
         data = mutated(rng, wire, other) if trial >= len(wires) else wires[trial]
         user = int.from_bytes(data[20:28], "little")
         rows = np.frombuffer(data, dtype=np.uint8)[None]
-        parsed = parse_rows(rows, np.array([user], np.uint64), mechanism, 3)
+        parsed = parse_rows(rows, np.array([user], np.uint64), mechanism, KEY)
         try:
             ballot = hb.Ballot.from_bytes(data)
             mechanism.tally(KEY).add(ballot)
@@ -312,17 +315,17 @@ def test_rows_are_refused_by_reason() -> None:
     longer = hb.CPA(99, 0.5, 1.0, points=4)
     one_user = np.array([4], np.uint64)
     rows = wire_rows(encode_users([1, 2], other))
-    assert parse_rows(rows, np.array([1, 2], np.uint64), CPA, 3).refused == {"mechanism": 2}
+    assert parse_rows(rows, np.array([1, 2], np.uint64), CPA, KEY).refused == {"mechanism": 2}
     late = encode_users([1], key=hb.RoundKey(bytes(32), 4))
-    assert parse_rows(wire_rows(late), late.users, CPA, 3).refused == {"round": 1}
+    assert parse_rows(wire_rows(late), late.users, CPA, KEY).refused == {"round": 1}
     long_rows = wire_rows(encode_users([4], longer))
-    assert parse_rows(long_rows, one_user, CPA, 3).refused == {"mechanism": 1}
+    assert parse_rows(long_rows, one_user, CPA, KEY).refused == {"mechanism": 1}
     own = encode_users([1, 2])
-    assert parse_rows(wire_rows(own), own.users[::-1].copy(), CPA, 3).refused == {"damaged": 2}
+    assert parse_rows(wire_rows(own), own.users[::-1].copy(), CPA, KEY).refused == {"damaged": 2}
     padded = Ballots(own.fingerprint, 3, own.bits, own.users, own.payload | 0x80, own.overloaded)
-    assert parse_rows(wire_rows(padded), own.users, CPA, 3).refused == {"padding": 2}
+    assert parse_rows(wire_rows(padded), own.users, CPA, KEY).refused == {"padding": 2}
     short = np.zeros((2, HEADER_BYTES - 1), np.uint8)
-    assert parse_rows(short, own.users, CPA, 3).refused == {"damaged": 2}
+    assert parse_rows(short, own.users, CPA, KEY).refused == {"damaged": 2}
 
 
 def test_the_first_fault_of_each_row_is_counted_and_the_other_rows_are_kept() -> None:
@@ -331,7 +334,7 @@ def test_the_first_fault_of_each_row_is_counted_and_the_other_rows_are_kept() ->
     rows[1, 0] = 0  # magic and checksum
     rows[2, 2] = 9  # version and checksum
     rows[4, HEADER_BYTES] ^= 1  # checksum
-    parsed = parse_rows(rows, ballots.users, CPA, 3)
+    parsed = parse_rows(rows, ballots.users, CPA, KEY)
     assert parsed.refused == {"damaged": 2, "version": 1}
     assert parsed.rows.tolist() == [0, 3, 5]
     assert list(parsed.ballots) == [ballots[0], ballots[3], ballots[5]]

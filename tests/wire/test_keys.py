@@ -27,6 +27,57 @@ def test_users_key_is_hchacha20_of_the_rounds_root() -> None:
     assert key.rotation == hmac.digest(root, b"rotation", "sha256")
 
 
+def test_root_of_a_run_by_a_second_implementation() -> None:
+    run = b"spring"
+    data = b"hushbit/1 run" + b"\x06" + run + (7).to_bytes(8, "little")
+    root = hmac.digest(SECRET, data, "sha256")
+    assert hb.RoundKey(SECRET, 7, run).rotation == hmac.digest(root, b"rotation", "sha256")
+    assert hb.RoundKey(SECRET, 7, run).key_id == hmac.digest(root, b"mark", "sha256")[:8]
+
+
+def test_runs_whose_bytes_join_to_the_same_text_have_different_keys() -> None:
+    """Without the length, ("a", round) and ("a" + byte, round without that byte) could agree."""
+    number = int.from_bytes(b"bcdefghi", "little")
+    later = int.from_bytes(b"cdefghij", "little")
+    runs = [(b"", 0), (b"\x00", 0), (bytes(2), 0), (bytes(32), 0), (b"a", number), (b"ab", later)]
+    runs += [(b"round", 0), (b"nd", 0), (b"\x01a", number)]
+    keys = [hb.RoundKey(SECRET, number, run) for run, number in runs]
+    for part in ("rotation", "key_id"):
+        assert len({getattr(key, part) for key in keys}) == len(keys)
+    assert len({key.user(1).key for key in keys}) == len(keys)
+
+
+@pytest.mark.parametrize("run", [bytes(33), "text", None, bytearray(4), 5])
+def test_wrong_runs_are_refused(run: object) -> None:
+    with pytest.raises(hb.InvalidInput, match="run must be at most 32 bytes"):
+        hb.RoundKey(SECRET, 1, run)  # type: ignore[arg-type]
+    with pytest.raises(hb.InvalidInput, match="run must be at most 32 bytes"):
+        hb.UserKey(1, 2, bytes(32), bytes(32), run)  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=32))
+def test_user_keys_transport_their_run(run: bytes) -> None:
+    key = hb.RoundKey(SECRET, 3, run).user(17)
+    wire = key.to_bytes()
+    assert hb.UserKey.from_bytes(wire) == key
+    assert hb.UserKey.from_bytes(wire).run == run
+    assert len(wire) == 80 + (1 + len(run) if run else 0)
+    for wrong in (wire[:-1], wire + b"x", wire[:80] + b"\x00", wire[:80] + bytes([40]) + bytes(40)):
+        with pytest.raises(hb.InvalidInput, match="80 bytes"):
+            hb.UserKey.from_bytes(wrong)
+
+
+def test_keys_of_different_runs_are_not_stacked() -> None:
+    one, two = hb.RoundKey(SECRET, 1, b"one"), hb.RoundKey(SECRET, 1, b"two")
+    with pytest.raises(hb.InvalidInput, match="runs"):
+        hb.UserKeys.stack([one.user(1), two.user(2)])
+    same = hb.UserKey(1, 2, two.user(2).key, one.rotation, b"two")
+    with pytest.raises(hb.InvalidInput, match="runs"):
+        hb.UserKeys.stack([one.user(1), same])
+    stacked = hb.UserKeys.stack([one.user(1), one.user(2)])
+    assert stacked.run == stacked[1:].run == stacked[0].run == b"one"
+
+
 def test_rounds_users_and_secrets_have_different_keys() -> None:
     keys = [
         hb.RoundKey(secret, number).user(user).key

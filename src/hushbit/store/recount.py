@@ -149,7 +149,7 @@ def merged(left: RecountResult, right: RecountResult) -> RecountResult:
 
 def _parse_group(context: CountContext, group: RowGroup) -> ParsedRows:
     users, rows = read_group(group)
-    return parse_rows(rows, users, context.mechanism, context.round_key.round)
+    return parse_rows(rows, users, context.mechanism, context.round_key)
 
 
 def _resolve_duplicates(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, RefusedBallot
-from hushbit.wire.ballot import Ballot, Ballots, PayloadRule
+from hushbit.wire.ballot import Ballot, Ballots, PayloadRule, valid_macs
 from hushbit.wire.files import write_atomic
 from hushbit.wire.keys import RoundKey, UserKeys
 
@@ -84,10 +84,17 @@ def ascending(users: Users) -> Users:
 class Tally:
     """The state of a round at the server: counters, and the set of voters.
 
+    A wrong MAC is always refused; with `require_mac` a ballot without a MAC is refused too.
     Several threads may add to one tally; their batches are counted one after the other.
     """
 
-    def __init__(self, mechanism: CountingRule, round_key: RoundKey, counters: Counters) -> None:
+    def __init__(
+        self,
+        mechanism: CountingRule,
+        round_key: RoundKey,
+        counters: Counters,
+        require_mac: bool = False,
+    ) -> None:
         if not isinstance(round_key, RoundKey):
             raise InvalidInput(
                 f"a tally needs the RoundKey of its round; got {type(round_key).__name__}"
@@ -95,6 +102,7 @@ class Tally:
         self.mechanism: Any = mechanism  # a Mechanism, whose module imports this one
         self.round_key = round_key
         self.counters = counters
+        self.require_mac = require_mac
         self.voters = VoterSet()
         self._consistent = True
         self._lock = threading.RLock()
@@ -111,7 +119,7 @@ class Tally:
     def empty_like(self) -> "Tally":
         """An empty tally of the same mechanism, round and counters."""
         empty = {name: np.zeros_like(counter) for name, counter in self.counters.items()}
-        return Tally(self.mechanism, self.round_key, empty)
+        return Tally(self.mechanism, self.round_key, empty, self.require_mac)
 
     @property
     def count(self) -> int:
@@ -137,6 +145,7 @@ class Tally:
                 if not isinstance(ballot, Ballot):
                     raise InvalidInput(f"add_many takes ballots; got {type(ballot).__name__}")
                 self._check_header(ballot)
+                self._check_mac(ballot.mac)
                 self._check_size(ballot)
             ballots = Ballots.stack(ballots)
         self.check_ballots(ballots)
@@ -157,14 +166,23 @@ class Tally:
                 self.voters.add(voters)
 
     def check_ballots(self, ballots: Ballots) -> None:
-        """Refuse ballots of another mechanism, round or size, or with an invalid payload."""
+        """Refuse ballots of another mechanism, round, run or size, and wrong MACs or payloads."""
         self._check_header(ballots)
+        self._check_mac(ballots.macs)
         shape = (len(ballots), (ballots.bits + 7) // 8)
         payload = ballots.payload
         if payload.dtype != np.uint8 or payload.shape != shape or ballots.users.ndim != 1:
             raise RefusedBallot(
                 "length", f"the payloads must be bytes of shape {shape}; got {payload.shape}"
             )
+        if ballots.macs is not None:
+            valid = valid_macs(ballots, self.round_key.users(ballots.users))
+            if not valid.all():
+                user = int(ballots.users[int(np.argmin(valid))])
+                raise RefusedBallot(
+                    "forged",
+                    f"the MAC of the ballot of user {user} is not made with that user's key",
+                )
         self.mechanism.check_payload(payload)
 
     def check_mergeable(self, other: "Tally") -> Users:
@@ -222,11 +240,20 @@ class Tally:
                 "round",
                 f"the ballot belongs to round {ballot.round}; this is round {self.round_key.round}",
             )
+        if ballot.run not in (None, self.round_key.run):
+            raise RefusedBallot("run", "the ballot was encoded with a key of another run")
         if ballot.bits != self.mechanism.payload_bits:
             raise RefusedBallot(
                 "length",
                 f"a ballot of this mechanism has {self.mechanism.payload_bits} bits; "
                 f"got {ballot.bits}",
+            )
+
+    def _check_mac(self, mac: Any) -> None:
+        if self.require_mac and mac is None:
+            raise RefusedBallot(
+                "unauthenticated",
+                "the ballot has no MAC and this tally requires one: send ballot.to_bytes(key)",
             )
 
     def _check_size(self, ballot: Ballot) -> None:

@@ -1,11 +1,14 @@
 """Shared randomness: from one secret to a keystream for every round, user and purpose.
 
-    root(round)      = HMAC-SHA256(secret, "hushbit/1 round" ‖ round)
-    rotation(round)  = HMAC-SHA256(root, "rotation")
-    key(round, user) = HChaCha20(HMAC-SHA256(root, "users"), user ‖ "hushbit1")
+    root      = HMAC-SHA256(secret, "hushbit/1 round" ‖ round)                    without a run
+    root      = HMAC-SHA256(secret, "hushbit/1 run" ‖ length of run ‖ run ‖ round)   with a run
+    rotation  = HMAC-SHA256(root, "rotation")
+    key(user) = HChaCha20(HMAC-SHA256(root, "users"), user ‖ "hushbit1")
+    MAC key   = HMAC-SHA256(key(user), "ballot mac")
 
 Words, dither and subsets are ChaCha20 keystreams under a user's key, with the purpose in the nonce.
-Numbers are 8 bytes, little-endian. Private coins are never derived from these keys: see `coins.py`.
+Numbers are 8 bytes, little-endian; the length of the run is one byte. A run identifier makes the
+keys of two runs differ. Private coins are never derived from these keys: see `coins.py`.
 The server keeps its secret in a file that only its owner can read (`load_secret`).
 """
 
@@ -14,7 +17,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,8 @@ from hushbit.kernels.chacha import derive_keys
 from hushbit.kernels.threads import parallel_for
 
 SECRET_BYTES = 32
+MAX_RUN_BYTES = 32
+USER_KEY_BYTES = 16 + 2 * SECRET_BYTES  # without a run
 MAX_UINT64 = 2**64 - 1
 MIN_KEYS_FOR_THREADS = 4096  # with fewer keys one thread is faster
 LABEL = np.frombuffer(b"hushbit1", dtype="<u4").astype(np.uint32)
@@ -36,6 +41,22 @@ LABEL = np.frombuffer(b"hushbit1", dtype="<u4").astype(np.uint32)
 def key_to_uint32(key: bytes) -> NDArray[np.uint32]:
     """The eight 32-bit little-endian words of a 32-byte key."""
     return np.frombuffer(key, dtype="<u4").astype(np.uint32)
+
+
+def check_run(run: Any) -> bytes:
+    """The identifier of a run: up to 32 bytes, empty for keys that do not depend on a run."""
+    if not isinstance(run, bytes) or len(run) > MAX_RUN_BYTES:
+        size = f" of {len(run)} bytes" if isinstance(run, bytes) else ""
+        raise InvalidInput(
+            f"run must be at most {MAX_RUN_BYTES} bytes (for instance secrets.token_bytes(16)); "
+            f"got {type(run).__name__}{size}"
+        )
+    return run
+
+
+def mac_key(key: bytes) -> bytes:
+    """The key of ballot MACs, from the key of a user."""
+    return hmac.digest(key, b"ballot mac", "sha256")
 
 
 def user_ids(ids: Any) -> NDArray[np.uint64]:
@@ -53,14 +74,16 @@ def user_ids(ids: Any) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class UserKey:
-    """What one user shares with the server for one round."""
+    """What one user shares with the server for one round of a run."""
 
     round: int
     user: int
     key: bytes = field(repr=False)
     rotation: bytes = field(repr=False)
+    run: bytes = b""
 
     def __post_init__(self) -> None:
+        check_run(self.run)
         object.__setattr__(self, "round", check_int("round", self.round, 0, MAX_UINT64))
         object.__setattr__(self, "user", check_int("user", self.user, 0, MAX_UINT64))
         for part in (self.key, self.rotation):
@@ -68,43 +91,55 @@ class UserKey:
                 raise InvalidInput(f"a key is {SECRET_BYTES} bytes; make keys with RoundKey.user")
 
     def to_bytes(self) -> bytes:
-        """80 bytes: round, user, key, rotation key. They determine the user's words."""
+        """80 bytes (round, user, key, rotation key), and the length and bytes of a run if any."""
         return (
             self.round.to_bytes(8, "little")
             + self.user.to_bytes(8, "little")
             + self.key
             + self.rotation
+            + (bytes([len(self.run)]) + self.run if self.run else b"")
         )
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "UserKey":
         """The inverse of `to_bytes`."""
-        if not isinstance(data, bytes) or len(data) != 16 + 2 * SECRET_BYTES:
-            raise InvalidInput("a user key is exactly 80 bytes, as written by UserKey.to_bytes")
+        size = USER_KEY_BYTES
+        if isinstance(data, bytes) and len(data) > size:
+            run = data[size + 1 :]
+            valid = 0 < len(run) == data[size] <= MAX_RUN_BYTES
+        else:
+            run, valid = b"", isinstance(data, bytes) and len(data) == size
+        if not valid:
+            raise InvalidInput(
+                f"a user key is {size} bytes, and the length and bytes of a run if there is one, "
+                "as written by UserKey.to_bytes"
+            )
         number = [int.from_bytes(data[at : at + 8], "little") for at in (0, 8)]
-        return cls(number[0], number[1], data[16:48], data[48:80])
+        return cls(number[0], number[1], data[16:48], data[48:80], run)
 
 
 @dataclass(frozen=True, eq=False)
 class UserKeys(Sequence[UserKey]):
-    """The keys of many users of one round, as arrays."""
+    """The keys of many users of one round of a run, as arrays."""
 
     round: int
     users: NDArray[np.uint64]
     keys: NDArray[np.uint32] = field(repr=False)
     rotation: bytes = field(repr=False)
+    run: bytes = b""
 
     def __len__(self) -> int:
         return self.users.size
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return UserKeys(self.round, self.users[index], self.keys[index], self.rotation)
+            return replace(self, users=self.users[index], keys=self.keys[index])
         return UserKey(
             self.round,
             int(self.users[index]),
             self.keys[index].astype("<u4").tobytes(),
             self.rotation,
+            self.run,
         )
 
     def __iter__(self) -> Iterator[UserKey]:
@@ -112,7 +147,7 @@ class UserKeys(Sequence[UserKey]):
 
     @classmethod
     def stack(cls, keys: "UserKey | UserKeys | Sequence[UserKey]") -> "UserKeys":
-        """One batch from a key, a batch or a list of keys, all of the same round."""
+        """One batch from a key, a batch or a list of keys, all of the same round and run."""
         if isinstance(keys, UserKeys):
             return keys
         listed = keys if isinstance(keys, Iterable) else ()
@@ -122,26 +157,32 @@ class UserKeys(Sequence[UserKey]):
                 "keys must come from RoundKey.user or RoundKey.users, one for each update; "
                 f"got {type(keys).__name__}"
             )
-        if len({(key.round, key.rotation) for key in several}) > 1:
-            raise InvalidInput("keys of different rounds cannot be used in one call; split them")
+        if len({(key.round, key.run, key.rotation) for key in several}) > 1:
+            raise InvalidInput(
+                "keys of different rounds or runs cannot be used in one call; split them"
+            )
         return cls(
             several[0].round,
             np.array([key.user for key in several], dtype=np.uint64),
             np.stack([key_to_uint32(key.key) for key in several]),
             several[0].rotation,
+            several[0].run,
         )
 
 
 @dataclass(frozen=True)
 class RoundKey:
-    """The server's key of one round; only `user(n)` is given to user n.
+    """The server's key of one round of a run; only `user(n)` is given to user n.
 
-    >>> RoundKey(secret=bytes(32), round=3).user(17)
-    UserKey(round=3, user=17)
+    With the same secret, two runs need different values of `run`: otherwise their words are equal.
+
+    >>> RoundKey(secret=bytes(32), round=3, run=b"spring").user(17)
+    UserKey(round=3, user=17, run=b'spring')
     """
 
     secret: bytes = field(repr=False)
     round: int
+    run: bytes = b""
 
     def __post_init__(self) -> None:
         if not isinstance(self.secret, bytes) or len(self.secret) != SECRET_BYTES:
@@ -151,11 +192,13 @@ class RoundKey:
                 + (f" of {len(self.secret)} bytes" if isinstance(self.secret, bytes) else "")
             )
         object.__setattr__(self, "round", check_int("round", self.round, 0, MAX_UINT64))
+        check_run(self.run)
 
     @cached_property
     def _root(self) -> bytes:
-        label = b"hushbit/1 round" + self.round.to_bytes(8, "little")
-        return hmac.digest(self.secret, label, "sha256")
+        run, number = self.run, self.round.to_bytes(8, "little")
+        label = b"hushbit/1 run" + bytes([len(run)]) + run if run else b"hushbit/1 round"
+        return hmac.digest(self.secret, label + number, "sha256")
 
     @cached_property
     def _users_root(self) -> NDArray[np.uint32]:
@@ -177,14 +220,14 @@ class RoundKey:
         keys = np.empty((numbers.size, 8), dtype=np.uint32)
         root = self._users_root
 
-        def run(first: int, last: int) -> None:
+        def derive(first: int, last: int) -> None:
             derive_keys(root, numbers[first:last], LABEL, keys[first:last])
 
         if numbers.size < MIN_KEYS_FOR_THREADS:
-            run(0, numbers.size)
+            derive(0, numbers.size)
         else:
-            parallel_for(run, numbers.size)
-        return UserKeys(self.round, numbers, keys, self.rotation)
+            parallel_for(derive, numbers.size)
+        return UserKeys(self.round, numbers, keys, self.rotation, self.run)
 
     def user(self, user: int) -> UserKey:
         """The key of one user."""
