@@ -11,7 +11,7 @@ from hushbit.store.ballot_files import ballot_path, ballot_writer
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.coins import SimulationCoins
 
-KEY = hb.RoundKey(bytes(range(32)), 3)
+KEY = hb.RoundKey(bytes(range(32)), 3, b"stored run")
 CPA = hb.CPA(53, 0.5, 1.0, points=4)
 
 
@@ -23,9 +23,14 @@ def encode_users(users: Any, mechanism: Any = CPA, key: hb.RoundKey = KEY) -> Ba
     return ballots
 
 
+def with_macs(ballots: Ballots) -> Ballots:
+    """The ballots with the MACs that their users make."""
+    return ballots.with_macs(KEY.users(ballots.users))
+
+
 def write_ballots(folder: Path, mechanism: Any, batches: Iterable[Ballots], name: str) -> Path:
-    """Write batches of round 3 to one file."""
-    with ballot_writer(folder, mechanism, KEY.round, name) as write:
+    """Write batches of round 3 to one file, with MACs."""
+    with ballot_writer(folder, mechanism, KEY, name) as write:
         for batch in batches:
-            write(batch)
+            write(with_macs(batch))
     return ballot_path(folder, KEY.round, name)

@@ -1,9 +1,11 @@
 """Stored ballots: every fault is found and named, and no user is counted twice."""
 
+import dataclasses
 import json
 import resource
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +18,17 @@ import pytest
 
 import hushbit as hb
 from hushbit.errors import DamagedFile, InvalidInput
-from hushbit.store.ballot_files import METADATA_KEY, ballot_writer, find_ballot_files
+from hushbit.store.ballot_files import (
+    METADATA_KEY,
+    UNFINISHED,
+    ballot_writer,
+    find_ballot_files,
+    publish_round,
+    read_run,
+)
 from hushbit.store.recount import all_ballots, recount
 from hushbit.wire.ballot import HEADER_BYTES, wire_rows
-from store.ballot_samples import CPA, KEY, encode_users, write_ballots
+from store.ballot_samples import CPA, KEY, encode_users, with_macs, write_ballots
 
 
 def expected(users: Any) -> Any:
@@ -69,7 +78,7 @@ def test_the_first_valid_ballot_of_a_user_counts(tmp_path: Path) -> None:
     """A damaged copy does not exclude a valid one; of two valid ones the first counts."""
     first, second = encode_users(range(4)), encode_users(range(4))
     second.payload[1] ^= 1  # another vote of user 1
-    rows = wire_rows(first)
+    rows = wire_rows(with_macs(first))
     rows[2, HEADER_BYTES] ^= 1  # the checksum no longer matches
     _write_rows(tmp_path, "a", rows, first.users)
     write_ballots(tmp_path, CPA, [second], "b")
@@ -163,8 +172,10 @@ def test_a_writer_refuses_ballots_of_another_mechanism_and_leaves_nothing(tmp_pa
     other = hb.CPA(53, 0.5, 2.0, points=4)
     with pytest.raises(InvalidInput, match="mechanism"):
         write_ballots(tmp_path, CPA, [encode_users([1]), encode_users([2], other)], "a")
-    with pytest.raises(InvalidInput), ballot_writer(tmp_path, CPA, 3, "b") as write:
-        write(encode_users([1], other))
+    with pytest.raises(InvalidInput), ballot_writer(tmp_path, CPA, KEY, "b") as write:
+        write(with_macs(encode_users([1], other)))
+    with pytest.raises(InvalidInput, match="MACs"), ballot_writer(tmp_path, CPA, KEY, "b") as write:
+        write(encode_users([1]))
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -195,10 +206,10 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path) -> None:
 
 WRITING = """
 import sys, time
-from store.ballot_samples import CPA, encode_users
+from store.ballot_samples import CPA, KEY, encode_users, with_macs
 from hushbit.store import ballot_writer
-with ballot_writer(sys.argv[1], CPA, 3, "a") as write:
-    write(encode_users(range(50)))
+with ballot_writer(sys.argv[1], CPA, KEY, "a") as write:
+    write(with_macs(encode_users(range(50))))
     print("ready", flush=True)
     time.sleep(60)
 """
@@ -211,7 +222,7 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
         assert writing.stdout is not None
         assert writing.stdout.readline() == "ready\n"
         write_ballots(tmp_path, CPA, [encode_users([9])], "b")
-        with ballot_writer(tmp_path, CPA, 3, "a"):
+        with ballot_writer(tmp_path, CPA, KEY, "a"):
             assert len(list((tmp_path / "round=3").glob(".a.parquet.*"))) == 2
         writing.kill()
     assert len(list((tmp_path / "round=3").glob(".a.parquet.*"))) == 1
@@ -226,7 +237,14 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
 def test_metadata_are_read_strictly(tmp_path: Path) -> None:
     path = write_ballots(tmp_path, CPA, [encode_users([1])], "a")
     table = pq.read_table(path)
-    for change in ({"format": 2}, {"round": -1}, {"round": True}, {"mechanism": "{}"}):
+    for change in (
+        {"format": 1},
+        {"key mark": 5},
+        {"extra": 1},
+        {"round": -1},
+        {"round": True},
+        {"mechanism": "{}"},
+    ):
         changed = json.loads(table.schema.metadata[b"hushbit ballots"]) | change
         metadata = {b"hushbit ballots": json.dumps(changed).encode()}
         pq.write_table(table.replace_schema_metadata(metadata), path)
@@ -238,10 +256,63 @@ def test_counted_and_refused_rows_add_up(tmp_path: Path) -> None:
     rows_written = 0
     for name in "abc":
         ballots = encode_users(np.sort(rng.choice(80, 50, replace=False)))
-        rows = wire_rows(ballots)
+        rows = wire_rows(with_macs(ballots))
         for row in rng.choice(50, 7, replace=False):
             rows[row, rng.integers(rows.shape[1])] ^= 1 << rng.integers(8)
         _write_rows(tmp_path, name, rows, ballots.users)
         rows_written += len(rows)
     found = counted(tmp_path)
     assert found.tally.count + sum(Counter(found.refused).values()) == rows_written
+
+
+def test_forged_and_unauthenticated_rows_are_refused(tmp_path: Path) -> None:
+    ballots = with_macs(encode_users(range(6)))
+    forged = dataclasses.replace(ballots, payload=ballots.payload.copy())
+    forged.payload[2] ^= 1  # another vote of user 2, with a right checksum
+    _write_rows(tmp_path, "a", wire_rows(forged), ballots.users)
+    found = counted(tmp_path)
+    assert found.refused == {"forged": 1}
+    same(found.tally, expected([0, 1, 3, 4, 5]))
+    plain = wire_rows(encode_users([7]))
+    padded = np.concatenate([plain, np.zeros((1, 16), np.uint8)], axis=1)
+    start = padded[0, :36].tobytes()
+    checksum = zlib.crc32(padded[0, 40:].tobytes(), zlib.crc32(start))
+    padded[0, 36:40] = np.frombuffer(checksum.to_bytes(4, "little"), np.uint8)
+    _write_rows(tmp_path, "b", padded, np.array([7], np.uint64))
+    assert counted(tmp_path).refused == {"forged": 1, "unauthenticated": 1}
+
+
+def test_the_run_of_a_folder_is_written_once_and_read_strictly(tmp_path: Path) -> None:
+    folder = tmp_path / "ballots"
+    with pytest.raises(InvalidInput, match=r"earlier versions have none"):
+        read_run(tmp_path)
+    for number in (0, 1):
+        with publish_round(folder, number, b"spring"):
+            (folder / UNFINISHED / f"round={number}").mkdir(parents=True)
+    assert read_run(folder) == b"spring"
+    with pytest.raises(InvalidInput, match="another run"), publish_round(folder, 2, b"autumn"):
+        pass
+    path = folder / "ballots.json"
+    for text in (
+        "",
+        "[]",
+        "null",
+        '{"format": 2}',
+        '{"format": 2, "run": ""}',
+        '{"format": 2, "run": "xy"}',
+        '{"format": 2, "run": 5}',
+        json.dumps({"format": 2, "run": "00" * 33}),
+        '{"format": 1, "run": "00"}',
+    ):
+        path.write_text(text)
+        with pytest.raises(DamagedFile, match="cannot be read"):
+            read_run(folder)
+
+
+def test_a_round_without_a_run_is_not_published(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidInput, match="need a run"),
+        publish_round(tmp_path / "ballots", 0, b""),
+    ):
+        (tmp_path / "ballots" / UNFINISHED / "round=0").mkdir(parents=True)
+    assert not (tmp_path / "ballots").exists()

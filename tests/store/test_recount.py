@@ -16,6 +16,8 @@ from hushbit.lab.sim.setup import build_setup, simulation_secret
 from hushbit.store.ballot_files import find_ballot_files, publish_round
 from hushbit.store.recount import count_folder
 
+RUN = b"attacked run"
+
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, int]:
@@ -35,9 +37,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray
             seed=4,
         )
     )
-    setup = dataclasses.replace(setup, ballots=folder)
+    setup = dataclasses.replace(setup, ballots=folder, run=RUN)
     batch = UserBatch(0, np.arange(150), initial_state(setup).params, setup.mechanism)
-    with publish_round(folder, 0):
+    with publish_round(folder, 0, RUN):
         votes = train_and_tally(setup, batch)
     assert votes.removals is not None
     estimate = robust_estimate(setup.settings, setup.mechanism, votes.tally, votes.ballots)
@@ -50,6 +52,7 @@ def counted(folder: Path, out: Path, skip_damaged: bool = False) -> dict:
     return count_folder(
         files,
         simulation_secret(4),
+        RUN,
         out,
         decoder="mean",
         trim=0.1,

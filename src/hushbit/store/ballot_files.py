@@ -1,7 +1,8 @@
 """Ballots as Parquet: FOLDER/round=R/NAME.parquet, whose rows are a user and its ballot's bytes.
 
-Random bits do not compress, so there is neither compression nor a dictionary. Pages have checksums
-in addition to those of the ballots.
+The ballots have MACs (version 2); FOLDER/ballots.json has the run of their keys. Random bits do not
+compress, so there is neither compression nor a dictionary. Pages have checksums in addition to
+those of the ballots.
 """
 
 import json
@@ -20,11 +21,12 @@ from hushbit.checks import check_int
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
 from hushbit.mechanism import Mechanism
 from hushbit.registry import description_text, mechanism_from_text
-from hushbit.wire.ballot import HEADER_BYTES, Ballots, Rows, wire_rows
-from hushbit.wire.files import atomic_file, remove_abandoned
-from hushbit.wire.keys import MAX_UINT64, RoundKey
+from hushbit.wire.ballot import HEADER_BYTES, MAC_BYTES, Ballots, Rows, wire_rows
+from hushbit.wire.files import atomic_file, remove_abandoned, write_text
+from hushbit.wire.keys import MAX_UINT64, RoundKey, check_run
 
-FORMAT = 1
+FORMAT = 2  # 1 had ballots without MACs, and no run
+DESCRIPTION = "ballots.json"
 UNFINISHED = ".unfinished"
 GROUP_ROWS = 4096
 METADATA_KEY = b"hushbit ballots"
@@ -35,14 +37,14 @@ Write = Callable[[Ballots], None]
 class BallotFile:
     """One readable file: its path, round and mechanism, and the rows of each row group.
 
-    `key_id` identifies the round's key and does not reveal it; None if the writer did not know it.
+    `key_id` identifies the round's key and does not reveal it.
     """
 
     path: Path
     round: int
     mechanism: Mechanism
     groups: tuple[int, ...]
-    key_id: str | None = None
+    key_id: str
 
 
 @dataclass(frozen=True)
@@ -63,26 +65,27 @@ def ballot_path(folder: str | Path, round_number: int, name: str) -> Path:
 def ballot_writer(
     folder: str | Path,
     mechanism: Mechanism,
-    round_number: int,
+    round_key: RoundKey,
     name: str,
-    round_key: RoundKey | None = None,
 ) -> Iterator[Write]:
-    """A function that appends a batch to one file, which appears at the end or never.
+    """A function that appends a batch with MACs to one file, which appears at the end or never.
 
-    With `round_key`, the file identifies the key, so that a recount can refuse a wrong secret; the
-    key itself is not written.
+    The file identifies the key, so that a recount can refuse a wrong secret; the key itself is not
+    written.
     """
     pa, pq = arrow()
-    target = ballot_path(folder, check_int("round", round_number, 0), name)
-    size = HEADER_BYTES + (mechanism.payload_bits + 7) // 8
+    target = ballot_path(folder, round_key.round, name)
+    size = HEADER_BYTES + MAC_BYTES + (mechanism.payload_bits + 7) // 8
     schema = pa.schema(
         [pa.field("user", pa.uint64(), False), pa.field("ballot", pa.binary(size), False)],
-        {METADATA_KEY: _metadata(mechanism, round_number, round_key)},
+        {METADATA_KEY: _metadata(mechanism, round_key)},
     )
 
     def write(batch: Ballots) -> None:
-        if batch.fingerprint != mechanism.fingerprint or batch.round != round_number:
+        if batch.fingerprint != mechanism.fingerprint or batch.round != round_key.round:
             raise InvalidInput("ballots in one file must be of its mechanism and round")
+        if batch.macs is None:
+            raise InvalidInput("stored ballots need MACs: make them with Ballots.with_macs")
         rows = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(size), len(batch), [None, pa.py_buffer(wire_rows(batch))]
         )
@@ -109,19 +112,25 @@ def ballot_writer(
 
 
 @contextmanager
-def publish_round(folder: Path | None, round_number: int) -> Iterator[None]:
+def publish_round(folder: Path | None, round_number: int, run: bytes) -> Iterator[None]:
     """Publish a round's files together, after all jobs have written theirs to UNFINISHED.
 
-    A round that fails leaves no file; one that is repeated replaces its earlier files.
+    A round that fails leaves no file; one that is repeated replaces its earlier files. The first
+    round writes the run to DESCRIPTION; rounds of another run are refused.
     """
     if folder is None:
         yield
         return
+    described = (folder / DESCRIPTION).exists()
+    if described and read_run(folder) != run:
+        raise InvalidInput(f"{folder} holds ballots of another run: name another folder")
     name = f"round={round_number}"
     target, scratch = folder / name, folder / UNFINISHED / name
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         yield
+        if not described:
+            write_run(folder, run)
         shutil.rmtree(target, ignore_errors=True)
         os.rename(scratch, target)
     except OSError as error:
@@ -131,6 +140,34 @@ def publish_round(folder: Path | None, round_number: int) -> Iterator[None]:
         with suppress(OSError):  # folders that are not empty stay
             scratch.parent.rmdir()
             folder.rmdir()
+
+
+def write_run(folder: Path, run: bytes) -> None:
+    """Write the run of all ballots in a folder to its DESCRIPTION."""
+    if not check_run(run):
+        raise InvalidInput("stored ballots need a run: RoundKey(secret, round, run)")
+    text = json.dumps({"format": FORMAT, "run": run.hex()}, indent=2) + "\n"
+    write_text(folder / DESCRIPTION, text)
+
+
+def read_run(folder: str | Path) -> bytes:
+    """The run of the ballots in a folder, from its DESCRIPTION."""
+    path = Path(folder) / DESCRIPTION
+    if not path.exists():
+        raise InvalidInput(
+            f"{folder} has no {DESCRIPTION}, which holds the run of its ballots: name the folder "
+            "given to --ballots; folders of earlier versions have none and cannot be counted"
+        )
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            raise ValueError(f"it is not of format {FORMAT}")
+        run = check_run(bytes.fromhex(stored.get("run", "")))
+        if not run:
+            raise ValueError("it names no run")
+    except (OSError, ValueError, TypeError, RecursionError, HushbitError) as error:
+        raise DamagedFile(f"{path} cannot be read: {error}") from error
+    return run
 
 
 def find_ballot_files(folder: str | Path) -> tuple[list[BallotFile], dict[Path, str]]:
@@ -204,26 +241,30 @@ def _open_ballot_file(path: Path) -> BallotFile:
         raise DamagedFile(f"a foreign schema: {shown}")
     try:
         stored = json.loads(metadata)
-        if not isinstance(stored, dict) or not {"format", "round", "mechanism"} <= set(stored):
-            raise ValueError("it must hold format, round and mechanism")
+        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
+            found = stored.get("format") if isinstance(stored, dict) else stored
+            raise ValueError(f"format {found!r}; this release reads format {FORMAT}")
+        if set(stored) != {"format", "round", "mechanism", "key mark"}:
+            raise ValueError("it must hold format, round, mechanism and key mark")
         number, mechanism = stored["round"], mechanism_from_text(stored["mechanism"])
-        if stored["format"] != FORMAT:
-            raise ValueError(f"format {stored['format']}")
         check_int("round", number, 0, MAX_UINT64)
         if path.parent.name.startswith("round=") and path.parent.name != f"round={number}":
             raise ValueError(f"round {number}, in the folder {path.parent.name}")
-        key_id = stored.get("key mark")
-        if key_id is not None and not isinstance(key_id, str):
+        key_id = stored["key mark"]
+        if not isinstance(key_id, str):
             raise ValueError(f"key mark {key_id!r}")
     except (ValueError, KeyError, TypeError, HushbitError) as error:
         raise DamagedFile(f"its metadata cannot be read: {error}") from error
     return BallotFile(path, number, mechanism, groups, key_id)
 
 
-def _metadata(mechanism: Mechanism, round_number: int, round_key: RoundKey | None) -> bytes:
-    stored = {"format": FORMAT, "round": round_number, "mechanism": description_text(mechanism)}
-    if round_key is not None:
-        stored["key mark"] = round_key.key_id.hex()
+def _metadata(mechanism: Mechanism, round_key: RoundKey) -> bytes:
+    stored = {
+        "format": FORMAT,
+        "round": round_key.round,
+        "mechanism": description_text(mechanism),
+        "key mark": round_key.key_id.hex(),
+    }
     return json.dumps(stored).encode()
 
 

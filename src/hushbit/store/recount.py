@@ -1,4 +1,4 @@
-"""Counting stored ballots again: every ballot is verified and no user is counted twice.
+"""Counting stored ballots again: every ballot and MAC is verified, no user is counted twice.
 
 If a user has several ballots, the first valid one counts, in the order of files and rows. Users
 with several ballots are found from the users columns first. Their ballots are set aside while the
@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,9 @@ def merged(left: RecountResult, right: RecountResult) -> RecountResult:
 
 def _parse_group(context: CountContext, group: RowGroup) -> ParsedRows:
     users, rows = read_group(group)
-    return parse_rows(rows, users, context.mechanism, context.round_key)
+    parsed = parse_rows(rows, users, context.mechanism, context.round_key, require_mac=True)
+    # The MACs are verified. Without them the tally does not verify them a second time.
+    return replace(parsed, ballots=replace(parsed.ballots, macs=None))
 
 
 def _resolve_duplicates(
@@ -235,6 +237,7 @@ def all_ballots(
 def count_folder(
     files: Sequence[BallotFile],
     secret: bytes,
+    run: bytes,
     folder: Path,
     *,
     decoder: str,
@@ -249,7 +252,7 @@ def count_folder(
     rounds = []
     for number in sorted({file.round for file in files}):
         chosen = [file for file in files if file.round == number]
-        key = RoundKey(secret, number)
+        key = RoundKey(secret, number, run)
         check_secret(chosen, key)
         counted = recount(
             chosen, key, histogram=histogram, engine=engine, skip_damaged=skip_damaged
@@ -285,11 +288,12 @@ def count_folder(
 
 
 def check_secret(files: Sequence[BallotFile], key: RoundKey) -> None:
-    """Refuse a secret that the ballots were not encoded with: their mean would be noise."""
-    other = [file.path for file in files if file.key_id not in (None, key.key_id.hex())]
+    """Refuse a secret or run that the ballots were not encoded with: their mean would be noise."""
+    other = [file.path for file in files if file.key_id != key.key_id.hex()]
     if other:
         raise InvalidInput(
-            f"{other[0]} was written under another secret or seed: name the one of that run"
+            f"{other[0]} was written under another secret or seed, or for another run: name the "
+            "secret or seed of that run"
         )
 
 

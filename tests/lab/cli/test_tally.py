@@ -1,5 +1,6 @@
 """hushbit tally: stored ballots of a run are counted, damage is reported, writes are atomic."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -57,8 +58,10 @@ def test_the_count_of_stored_ballots_equals_that_of_the_run(
     from hushbit.lab.sim.rounds import initial_state, one_round
     from hushbit.lab.sim.settings import Settings
     from hushbit.lab.sim.setup import build_setup
+    from hushbit.store.ballot_files import read_run
 
     setup = build_setup(Settings(users=60, rounds=2, mechanism="cpa", epsilon_per_bit=0.5, seed=4))
+    setup = dataclasses.replace(setup, run=read_run(stored))
     progress = initial_state(setup)
     before = progress.params.copy()
     one_round(setup, progress)
@@ -143,6 +146,24 @@ def test_a_wrong_seed_is_refused_and_nothing_is_written(
     assert answer.code == 2
     assert "under another secret or seed" in answer.lines[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folders_without_a_run_are_refused(hushbit: Any, stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored, tmp_path / "b")
+    (tmp_path / "b" / "ballots.json").unlink()
+    answer = hushbit("tally", tmp_path / "b", "--seed", 4, "--out", tmp_path / "t")
+    assert answer.code == 2
+    assert "has no ballots.json" in answer.lines[-1]
+    assert not (tmp_path / "t").exists()
+
+
+def test_the_run_of_another_folder_is_refused(hushbit: Any, stored: Path, tmp_path: Path) -> None:
+    shutil.copytree(stored, tmp_path / "b")
+    path = tmp_path / "b" / "ballots.json"
+    path.write_text(json.dumps({"format": 2, "run": "00ff"}))
+    answer = hushbit("tally", tmp_path / "b", "--seed", 4, "--out", tmp_path / "t")
+    assert answer.code == 2
+    assert "for another run" in answer.lines[-1]
 
 
 def test_exit_code_1_when_no_ballot_is_valid(hushbit: Any, stored: Path, tmp_path: Path) -> None:

@@ -266,3 +266,17 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_is_running(t
 
     run(settings, tmp_path / "run", watch=resume_meanwhile)
     assert seen == [1]
+
+
+def test_a_run_stores_ballots_in_all_rounds_or_in_none(tmp_path):
+    settings = Settings(**BASE, mechanism="nested", epsilon_per_bit=1.0)
+    run(settings, tmp_path / "plain")
+    run(settings, tmp_path / "stored", ballots=tmp_path / "ballots")
+    for folder, ballots, said in (
+        ("plain", tmp_path / "others", "began without --ballots"),
+        ("stored", None, "began with --ballots"),
+    ):
+        with pytest.raises(HushbitError, match=said):
+            run(settings, tmp_path / folder, resume=True, ballots=ballots)
+    run(settings, tmp_path / "stored", resume=True, ballots=tmp_path / "ballots")
+    assert weights(tmp_path / "plain") != weights(tmp_path / "stored")

@@ -45,7 +45,11 @@ def run(
         typer.Option(help="Worker processes; default: from the number of cores and users."),
     ] = None,
     ballots: Annotated[
-        Path | None, typer.Option(help="Folder to store every ballot in, as Parquet files.")
+        Path | None,
+        typer.Option(
+            help="Folder to store every ballot in, as Parquet files; the words are then those of "
+            "a run of their own."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

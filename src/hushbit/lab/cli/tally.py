@@ -15,7 +15,7 @@ FILTERS = ("none", "spectral")
 
 
 def tally(
-    ballots: Annotated[Path, typer.Argument(help="Folder with ballots in round=R/*.parquet.")],
+    ballots: Annotated[Path, typer.Argument(help="Folder that hushbit run --ballots wrote.")],
     out_folder: Annotated[Path, typer.Option("--out", help="New folder for tallies and means.")],
     secret_file: Annotated[
         Path | None, typer.Option(help="File with the server's secret of 32 bytes.")
@@ -46,7 +46,7 @@ def tally(
 ) -> None:
     """Verify and count stored ballots, report refused ones by reason, and decode the means."""
     from hushbit.lab.sim.engines import open_engine
-    from hushbit.store.ballot_files import find_ballot_files
+    from hushbit.store.ballot_files import find_ballot_files, read_run
     from hushbit.store.recount import count_folder
     from hushbit.wire.files import new_folder
 
@@ -54,6 +54,7 @@ def tally(
     check_choice("filter", filter_name, FILTERS)
     secret = _secret(secret_file, seed)
     found, damaged = find_ballot_files(ballots)
+    run = read_run(ballots)
     for path, why in damaged.items():
         err.print(f"damaged: {path}: {why}", soft_wrap=True, highlight=False)
     if damaged and not skip_damaged:
@@ -72,6 +73,7 @@ def tally(
         report = count_folder(
             found,
             secret,
+            run,
             folder,
             decoder=decoder,
             trim=trim,

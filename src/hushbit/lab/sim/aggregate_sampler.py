@@ -414,7 +414,7 @@ def sampled(setup: Setup, state: RunState, engine: Engine | None = None) -> Aggr
         )
     rotation = None
     if settings.rotate:
-        rotation = cached_rotation(dim, RoundKey(setup.secret, number).rotation)
+        rotation = cached_rotation(dim, RoundKey(setup.secret, number, setup.run).rotation)
     is_attacker = published_attackers(settings)
     users = np.arange(settings.users)
     total, loss, chunks = np.zeros(dim), 0.0, []

@@ -15,7 +15,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -178,7 +178,7 @@ def train_and_tally(
     settings = setup.settings
     if not fast_steps.supports_linear_sgd(setup.model, setup.local.steps, setup.local.optimizer):
         trim_heap(4 * setup.model.dim * batch.users.size)  # what torch left of the last job
-    key = RoundKey(setup.secret, batch.round)
+    key = RoundKey(setup.secret, batch.round, setup.run)
     tally = batch.mechanism.tally(key, histogram=settings.defence in FROM_HISTOGRAM)
     result = BatchResult(tally, np.zeros(setup.model.dim))
     chunks = train_users(setup, batch.round, batch.users, batch.params, batch.local_state)
@@ -213,16 +213,17 @@ def train_users(
     )
 
 
-def _ballot_sink(
-    setup: Setup, batch: UserBatch
-) -> AbstractContextManager[Callable[[Ballots], None]]:
+@contextmanager
+def _ballot_sink(setup: Setup, batch: UserBatch) -> Iterator[Callable[[Ballots], None]]:
     """A function that stores ballots if the run keeps them, and does nothing otherwise."""
     if setup.ballots is None:
-        return nullcontext(lambda _: None)
+        yield lambda _: None
+        return
     # A job that is run again writes the same bytes to the same file.
     folder, name = setup.ballots / UNFINISHED, f"user-{batch.users[0]:012d}"
-    key = RoundKey(setup.secret, batch.round)
-    return ballot_writer(folder, batch.mechanism, batch.round, name, key)
+    key = RoundKey(setup.secret, batch.round, setup.run)
+    with ballot_writer(folder, batch.mechanism, key, name) as write:
+        yield lambda ballots: write(ballots.with_macs(key.users(ballots.users)))
 
 
 def merge_results(left: BatchResult, right: BatchResult) -> BatchResult:
@@ -365,7 +366,7 @@ def ballots(
     whole = UserBatch(state.round, users, state.params, mechanism, state.local, history)
     runner = SerialEngine() if engine is None or state.local or observer else engine
     work = partial(train_and_tally, observer=observer) if observer else train_and_tally
-    with publish_round(setup.ballots, state.round):
+    with publish_round(setup.ballots, state.round, setup.run):
         result = runner.run(work, setup, split_users(setup, whole), merge_results)
     with result.clock.phase("estimate"):
         estimate = robust_estimate(settings, mechanism, result.tally, result.ballots)

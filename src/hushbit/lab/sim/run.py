@@ -17,9 +17,15 @@ from hushbit.engine import Engine
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
 from hushbit.lab.sim.rounds import RoundResult, RunState, initial_state, run_rounds
 from hushbit.lab.sim.settings import CONFIG, Settings, read_settings
-from hushbit.lab.sim.setup import Setup, build_setup
+from hushbit.lab.sim.setup import Setup, build_setup, run_identifier
 from hushbit.mechanism import Mechanism
-from hushbit.store.run_folder import CHECKPOINT, ArrayGroups, RunFolder, software_versions
+from hushbit.store.run_folder import (
+    CHECKPOINT,
+    ENVIRONMENT,
+    ArrayGroups,
+    RunFolder,
+    software_versions,
+)
 from hushbit.wire.files import write_atomic
 
 PACKAGES = ("hushbit", "numpy", "numba", "torch", "scikit-learn", "pyarrow")
@@ -60,6 +66,15 @@ class RunRecord(RunFolder):
         state = fresh if kept is None else self._state(kept.round, kept.groups, fresh)
         self.rewind(state.round, software_versions(PACKAGES) | dict(notes))
         return state
+
+    def check_ballots_stored(self, run: bytes) -> None:
+        """Refuse to resume with other keys: a run stores the ballots of all rounds or of none."""
+        known = self.read_json(ENVIRONMENT) if (self.folder / ENVIRONMENT).exists() else {}
+        if known.get("run", run.hex()) != run.hex():
+            raise InvalidInput(
+                f"the run in {self.folder} began {'without' if run else 'with'} --ballots: "
+                "resume it in the same way"
+            )
 
     def _state(self, number: int, groups: ArrayGroups, fresh: RunState) -> RunState:
         """The stored state, if it has the arrays of a fresh one, with the same shapes."""
@@ -126,7 +141,8 @@ def run(
     """Run or resume a federation; returns the summary, with the rounds under "history".
 
     The engine decides where users are computed and changes no result. All ballots are stored as
-    Parquet in the folder `ballots`. `mechanism` replaces the one that the settings name.
+    Parquet in the folder `ballots`, under keys of a run: their words differ from those of the same
+    settings without `ballots`. `mechanism` replaces the one that the settings name.
     """
     begun = time.perf_counter()
     record = None if out is None else RunRecord(out)
@@ -134,7 +150,9 @@ def run(
         record.check_empty()
     with nullcontext() if record is None else record.locked():
         kept = _ballot_folder(ballots, resume)
-        setup = replace(build_setup(settings, data), ballots=kept)
+        setup = build_setup(settings, data)
+        if kept is not None:
+            setup = replace(setup, ballots=kept, run=run_identifier(settings))
         if mechanism is not None:
             setup = replace(setup, mechanism=mechanism)
         history = _run_rounds(setup, record, resume, watch, engine)
@@ -155,6 +173,7 @@ def _run_rounds(
     state, history = initial_state(setup), []
     notes = {
         "coins": "SimulationCoins",
+        "run": setup.run.hex(),
         "start": setup.model.note,
         "mechanism": setup.mechanism.description,
         "fingerprint": setup.mechanism.fingerprint.hex(),
@@ -162,6 +181,7 @@ def _run_rounds(
         "guarantee_note": setup.mechanism.guarantee.note,
     }
     if record is not None and resume:
+        record.check_ballots_stored(setup.run)
         state = record.resume(setup.settings, state, notes)
         history = record.rows()
     elif record is not None:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import inspect
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,7 +218,10 @@ MAX_STATE_BYTES = 4 << 30
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """A run that is ready to start; its ballots are stored if `ballots` names a folder."""
+    """A run that is ready to start; its ballots are stored if `ballots` names a folder.
+
+    `run` is the run of all keys. It is empty unless ballots are stored: see `run_identifier`.
+    """
 
     settings: Settings
     data: Dataset
@@ -230,6 +234,17 @@ class Setup:
     attackers: NDArray[np.bool_]
     secret: bytes
     ballots: Path | None = None
+    run: bytes = b""
+
+
+def run_identifier(settings: Settings) -> bytes:
+    """The run under which ballots are stored: 16 bytes that depend on the settings alone.
+
+    Settings at their default are left out, so that a new setting changes no stored run.
+    """
+    chosen = dataclasses.asdict(settings.resolved())
+    named = {name: value for name, value in chosen.items() if value != FIELDS[name].default}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).digest()[:16]
 
 
 def build_setup(
