@@ -10,6 +10,7 @@ import pytest
 
 import hushbit as hb
 from enumeration import rounding, stage_outcomes
+from hushbit.tally.tally import save_tallies
 from hushbit.wrappers import TierTally
 
 KEY = hb.RoundKey(bytes(32), 3)
@@ -208,3 +209,28 @@ def test_save_and_load_of_all_tiers(tmp_path: Path) -> None:
     tiers[0].tally(key).save(tmp_path / "single")
     with pytest.raises(hb.DamagedFile):
         tiers.tally(key).load(tmp_path / "single")
+
+
+def test_a_user_in_two_tiers_of_a_file_is_refused(tmp_path: Path) -> None:
+    """Only a broken server writes such a file: its MAC is right."""
+    parts = [TIERS[tier].tally(KEY) for tier in range(2)]
+    for tier, part in enumerate(parts):
+        part.add_many(ballots(tier, 5 * tier, 5 * tier + 6))
+    save_tallies(tmp_path / "t", parts)
+    again = TIERS.tally(KEY)
+    with pytest.raises(hb.DamagedFile, match="a user in two tiers"):
+        again.load(tmp_path / "t")
+    assert again.count == 0
+    assert not any(part.counters["stage 0"].any() for part in again.parts)
+
+
+def test_every_flipped_bit_of_a_file_of_tiers_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    filled().save(path)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        path.write_bytes(changed)
+        with pytest.raises(hb.HushbitError):
+            TIERS.tally(KEY).load(path)

@@ -66,7 +66,7 @@ from hushbit.tally.decoded_ballots import (
     SingleBallots,
 )
 from hushbit.tally.estimate import DECODERS, Estimate, StageHistogram, signal_power
-from hushbit.tally.tally import Counters
+from hushbit.tally.tally import Counters, LargestVotes
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import RoundKey, UserKeys
 
@@ -286,6 +286,19 @@ class StagedCPA(Mechanism):
             for key in keys.keys:
                 steps = np.rint(self._dither(key) @ inverse / DITHER_UNIT)
                 counters["dither"] += steps.astype(np.int64)
+
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """One vote for a point, the largest sum of coordinates, and the largest dither."""
+        found = {
+            s.name: 1 if s.is_histogram(counters[s.name]) else s.largest_sum
+            for s in self.stage_encoders
+        }
+        if "dither" in counters:
+            lattice = self.quantizer.points.lattice
+            lengths = np.linalg.norm(np.linalg.inv(lattice.generator), axis=0)
+            coordinate = lattice.covering_radius * float(lengths.max())
+            found["dither"] = math.ceil(coordinate / DITHER_UNIT * (1 + 1e-9))
+        return found
 
     def decode(
         self, counters: Counters, count: int, round_key: RoundKey, decoder: str | None = None

@@ -7,6 +7,7 @@ A concrete mechanism is a frozen dataclass whose fields are its parameters. It i
     encode_payload   updates to payloads, the only randomized step
     empty_counters   zeroed integer counters
     add_payload      add payloads to the counters
+    largest_votes    what one ballot adds to a counter at most
     decode           counters to an estimate
 
 and inherits the rest. The ballot filter, the attacks and the audit access single ballots through
@@ -32,7 +33,7 @@ from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.tally.decoded_ballots import BallotScale, Flags, SingleBallots
 from hushbit.tally.estimate import Estimate
-from hushbit.tally.tally import Counters, Tally
+from hushbit.tally.tally import Counters, LargestVotes, Tally
 from hushbit.wire.ballot import Ballot, Ballots
 from hushbit.wire.coins import coin_source
 from hushbit.wire.keys import RoundKey, UserKey, UserKeys
@@ -73,6 +74,10 @@ class Mechanism(ABC):
     @abstractmethod
     def add_payload(self, counters: Counters, payload: Bytes, keys: UserKeys) -> None:
         """Add checked payloads to the counters."""
+
+    @abstractmethod
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """The largest magnitude that one ballot adds to an entry of each counter."""
 
     @abstractmethod
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:

@@ -40,16 +40,12 @@ from hushbit.privacy.renyi import zcdp_of_two_points
 from hushbit.tally.decoded_ballots import BallotScale, DecodedBallots, Flags, SingleBallots
 from hushbit.tally.estimate import Estimate, decoder_constants, noise_power, signal_power
 from hushbit.tally.tally import (
-    Arrays,
     Counters,
+    LargestVotes,
     Tally,
     VoterSet,
-    as_path,
-    check_arrays,
-    from_arrays,
-    read_arrays,
-    to_arrays,
-    write_arrays,
+    read_tallies,
+    save_tallies,
 )
 from hushbit.wire.ballot import Ballot, Ballots
 from hushbit.wire.keys import RoundKey, UserKey, UserKeys
@@ -99,6 +95,10 @@ class Wrapper(Mechanism):
     def add_payload(self, counters: Counters, payload: Bytes, keys: UserKeys) -> None:
         """Add by the inner mechanism."""
         self.inner.add_payload(counters, payload, keys)
+
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """The largest votes of the inner mechanism."""
+        return self.inner.largest_votes(counters)
 
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
         """Decode by the inner mechanism."""
@@ -319,6 +319,10 @@ class Subset(Wrapper):
             keys.keys, self.report, stage.hadamard, payload, stage.points.coords, counters["sum"]
         )
 
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """The largest sum of coordinates."""
+        return {"sum": self.inner.stage_encoders[0].largest_sum}
+
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
         """The unbiased mean: every reported block has the weight M / report."""
         stage = self.inner.stage_encoders[0]
@@ -501,6 +505,10 @@ class NormVote(Wrapper):
         inner, votes = self.split_payload(payload)
         self.inner.add_payload(counters, inner, keys)
         counters[NORM_COUNTER] += votes.sum()
+
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """The largest votes of the inner mechanism; the vote on the norm is ±1."""
+        return {**self.inner.largest_votes(counters), NORM_COUNTER: 1}
 
     def noise_per_user(self, user_rms: float) -> float:
         """The noise of the inner mechanism."""
@@ -690,30 +698,16 @@ class TierTally:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all tiers to one file, atomically."""
-        write_arrays(
-            path,
-            {
-                f"tier {tier} {name}": array
-                for tier, part in enumerate(self.parts)
-                for name, array in to_arrays(part).items()
-            },
-        )
+        save_tallies(path, self.parts)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Fill this empty tally from a file that `save` wrote for the same tiers and key."""
-        found: list[Arrays] = [{} for _ in self.parts]
-        for name, array in read_arrays(path).items():
-            head, _, rest = name.removeprefix("tier ").partition(" ")
-            if not name.startswith("tier ") or head not in map(str, range(len(found))):
-                raise DamagedFile(f"{path} is not a tally of {len(found)} tiers")
-            found[int(head)][rest] = array
-        for part, data in zip(self.parts, found, strict=True):
-            check_arrays(part, data, as_path(path))
-        users = np.concatenate([data["users"] for data in found])
+        contents = read_tallies(path, self.parts)
+        users = np.concatenate([content.voters for content in contents])
         if np.unique(users).size != users.size:
             raise DamagedFile(f"{path} names a user in two tiers")
-        for part, data in zip(self.parts, found, strict=True):
-            from_arrays(part, data)
+        for part, content in zip(self.parts, contents, strict=True):
+            part.fill(content)
         self.voters.add(users)
 
     def _part(self, fingerprint: bytes) -> Tally:

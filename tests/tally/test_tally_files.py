@@ -1,16 +1,22 @@
 """Tally files after kills, full disks and damage; memory does not grow with users."""
 
 import errno
+import hashlib
+import hmac
+import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hushbit as hb
-from tally.tally_samples import BALLOTS, KEY, MECHANISMS, full, state
+from tally.tally_samples import BALLOTS, KEY, MECHANISMS, USERS, full, state
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -59,7 +65,7 @@ for n, ballot in enumerate(BALLOTS["four"]):
     assert state(tally) == state(full("four"))
 
 
-@pytest.mark.parametrize("place", ["os.replace", "os.fsync", "numpy.savez"])
+@pytest.mark.parametrize("place", ["os.replace", "os.fsync", "hmac.new"])
 @pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EIO])
 def test_a_failed_save_does_not_change_the_old_file(
     place: str, kind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +99,7 @@ def test_an_interrupted_save_leaves_no_files(
     def interrupt(*args: object, **more: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("numpy.savez", interrupt)
+    monkeypatch.setattr("hmac.new", interrupt)
     with pytest.raises(KeyboardInterrupt):
         full("two").save(tmp_path / "t")
     assert os.listdir(tmp_path) == []
@@ -143,54 +149,136 @@ def test_wrong_files(tmp_path: Path) -> None:
             mechanism.tally(KEY).save(wrong)  # type: ignore[arg-type]
     with pytest.raises(hb.DamagedFile, match="could not be written"):
         full("four").save(tmp_path / "no" / "folder")
-    with np.load(path) as file:
-        good = {name: file[name] for name in file.files}
-    head = good["head"].copy()
-    head[0] = 2
-    repeated = np.repeat(good["users"], 2)
-    for wrong in (
-        {"head": head},
-        {"head": head[:5]},
-        {"users": repeated},
-        {"more": head},
-        {"users": good["users"].astype(float)},
-        {"users": good["users"].reshape(2, -1)},
-        {"counter stage 0": good["counter stage 0"].astype(np.int32)},
-    ):
-        np.savez(tmp_path / "wrong.npz", **(good | wrong))
-        tally = mechanism.tally(KEY)
-        with pytest.raises(hb.DamagedFile):
-            tally.load(tmp_path / "wrong.npz")
-        assert tally.count == 0
-        assert not tally.counters["stage 0"].any()
-    np.save(tmp_path / "array.npy", good["users"])
+    np.save(tmp_path / "array.npy", np.arange(50))
+    np.savez(tmp_path / "archive.npz", users=np.arange(50))
     (tmp_path / "text").write_text("no tally")
     (tmp_path / "empty").write_bytes(b"")
-    for name in ("array.npy", "text", "empty"):
-        with pytest.raises(hb.DamagedFile, match="not a readable tally"):
+    (tmp_path / "head").write_bytes(path.read_bytes()[:40])
+    for name in ("array.npy", "archive.npz", "text", "empty", "head"):
+        with pytest.raises(hb.DamagedFile):
             mechanism.tally(KEY).load(tmp_path / name)
 
 
-def test_damaged_files_are_refused_or_load_the_saved_values(tmp_path: Path) -> None:
-    """Six hundred flipped bits and truncations: a HushbitError, or exactly the saved tally."""
-    path, right = tmp_path / "t", full("two")
-    right.save(path)
-    whole = path.read_bytes()
-    rng = np.random.default_rng(5)
-    for _ in range(600):
-        raw = bytearray(whole)
-        if rng.integers(4) == 0:
-            raw = raw[: int(rng.integers(len(raw)))]
-        else:
-            raw[int(rng.integers(len(raw)))] ^= 1 << int(rng.integers(8))
-        path.write_bytes(raw)
-        tally = MECHANISMS["two"].tally(KEY)
-        try:
-            tally.load(path)
-        except hb.HushbitError:
-            assert tally.count == 0
-        else:
-            assert state(tally) == state(right)
+def test_layout_of_a_file_by_a_second_implementation(tmp_path: Path) -> None:
+    tally, path = full("nested"), tmp_path / "t"
+    tally.save(path)
+    wire = path.read_bytes()
+    root = hmac.digest(bytes(range(32)), b"hushbit/1 round" + struct.pack("<Q", 3), "sha256")
+    body, mac = wire[:-32], wire[-32:]
+    assert mac == hmac.digest(hmac.digest(root, b"tally file", "sha256"), body, "sha256")
+    assert body[:32] == b"HBTALLY\x02" + KEY.key_id + struct.pack("<QQ", 3, 1)
+    assert body[32:40] == MECHANISMS["nested"].fingerprint
+    shapes = json.dumps([[name, array.shape] for name, array in tally.counters.items()])
+    assert body[40:48] == hashlib.blake2b(shapes.encode(), digest_size=8).digest()
+    assert body[48:56] == struct.pack("<Q", USERS)
+    users = np.arange(USERS, dtype="<u8").tobytes()
+    counters = b"".join(array.astype("<i8").tobytes() for array in tally.counters.values())
+    assert body[56:] == users + counters
+
+
+def resealed(body: bytes, key: hb.RoundKey = KEY) -> bytes:
+    """A file with a right MAC, as only the server can write it."""
+    return body + hmac.digest(key.tally_key, body, "sha256")
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_counters_that_no_ballots_can_add_up_to_are_refused(name: str, tmp_path: Path) -> None:
+    path, tally = tmp_path / "t", full(name)
+    tally.save(path)
+    body, start = path.read_bytes()[:-32], 56 + 8 * USERS
+    largest = MECHANISMS[name].largest_votes(tally.counters)
+    for counter, array in tally.counters.items():
+        limit = USERS * int(largest[counter])
+        for value, refused in [
+            (limit, False),
+            (-limit, False),
+            (limit + 1, True),
+            (-limit - 1, True),
+            (2**63 - 1, True),
+            (-(2**63), True),
+        ]:
+            at = start + 8 * (array.size - 1)
+            path.write_bytes(resealed(body[:at] + struct.pack("<q", value) + body[at + 8 :]))
+            again = MECHANISMS[name].tally(KEY)
+            if refused:
+                with pytest.raises(hb.DamagedFile, match="beyond what 24 ballots"):
+                    again.load(path)
+                assert not any(array.any() for array in again.counters.values())
+            else:
+                again.load(path)
+                assert again.counters[counter].reshape(-1)[-1] == value
+        start += array.nbytes
+
+
+def test_users_twice_or_out_of_order_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    full("two").save(path)
+    body = path.read_bytes()[:-32]
+    for first, second in ((1, 1), (1, 0)):
+        pair = struct.pack("<QQ", first, second)
+        path.write_bytes(resealed(body[:56] + pair + body[72:]))
+        with pytest.raises(hb.DamagedFile, match="a user twice"):
+            MECHANISMS["two"].tally(KEY).load(path)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "t"
+    full("nested").save(path)
+    return path
+
+
+def refuse(path: Path, wire: bytes) -> None:
+    """The file with these bytes is refused, and the tally stays empty."""
+    path.with_name("changed").write_bytes(wire)
+    tally = MECHANISMS["nested"].tally(KEY)
+    with pytest.raises(hb.HushbitError):
+        tally.load(path.with_name("changed"))
+    assert tally.count == 0
+    assert not any(array.any() for array in tally.counters.values())
+
+
+def test_every_flipped_bit_is_refused(saved: Path) -> None:
+    whole = saved.read_bytes()
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        refuse(saved, bytes(changed))
+
+
+@given(st.data())
+def test_changed_cut_extended_and_joined_files_are_refused(
+    saved: Path, data: st.DataObject
+) -> None:
+    whole = saved.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    more = data.draw(st.binary(min_size=1, max_size=40))
+    to = data.draw(st.integers(at + 1, len(whole)))
+    changes = [
+        whole[:at],
+        whole + more,
+        whole[:at] + more + whole[at:],
+        whole[:at] + whole[to:],
+        whole[:to] + whole[at:],  # a part twice
+        whole[:at] + more + whole[at + len(more) :],
+        whole + whole,
+    ]
+    changed = data.draw(st.sampled_from(changes))
+    if changed != whole:
+        refuse(saved, changed)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_declared_sizes_are_checked_before_anything_is_read(saved: Path, voters: int) -> None:
+    """Even with a right MAC, a number of voters that the file does not hold is refused."""
+    body = saved.read_bytes()[:-32]
+    if voters != USERS:
+        refuse(saved, resealed(body[:48] + struct.pack("<Q", voters) + body[56:]))
+
+
+def test_a_file_of_another_run_is_refused(saved: Path) -> None:
+    with pytest.raises(hb.InvalidInput, match="another key"):
+        MECHANISMS["nested"].tally(hb.RoundKey(KEY.secret, 3, b"run")).load(saved)
 
 
 MEMORY = """

@@ -25,7 +25,7 @@ from hushbit.kernels.threads import parallel_for
 from hushbit.mechanism import Bytes, Groups, Mechanism, Payloads, Updates, Votes, Words, check_width
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.tally.decoded_ballots import PackedBallots, SingleBallots
-from hushbit.tally.tally import Counters
+from hushbit.tally.tally import Counters, LargestVotes
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import RoundKey, UserKeys
 
@@ -160,6 +160,11 @@ class FloatCodec:
         """Bits of one payload."""
         return 32 * self.dim
 
+    @property
+    def largest(self) -> Ints:
+        """The largest magnitudes of the two integers of a value."""
+        return np.array([[int(FLOAT_LIMIT * HIGH_UNIT)], [int(LOW_UNIT)]])
+
     def write(self, values: Updates, row: Bytes) -> None:
         """Write the values of one user; refuses values that the server would refuse."""
         with np.errstate(over="ignore"):
@@ -202,6 +207,11 @@ class IntegerCodec:
     def bits(self) -> int:
         """Bits of one payload."""
         return 32 * self.dim
+
+    @property
+    def largest(self) -> int:
+        """The largest magnitude of a value."""
+        return MAX_INTEGER
 
     def write(self, values: Ints, row: Bytes) -> None:
         """Write the values of one user."""
@@ -353,6 +363,10 @@ class SumMechanism(EntryMechanism):
     def add_payload(self, counters: Counters, payload: Bytes, keys: UserKeys) -> None:
         """Add the entries of many users."""
         self.codec.add(counters["sum"], payload)
+
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """The largest number that the codec writes."""
+        return {"sum": self.codec.largest}
 
 
 class SignVotes(Votes):

@@ -36,7 +36,7 @@ from hushbit.kernels.encode import DITHER_TAG
 from hushbit.mechanism import Bytes, Updates, Words
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.tally.estimate import Estimate
-from hushbit.tally.tally import Counters
+from hushbit.tally.tally import Counters, LargestVotes
 from hushbit.wire.keys import RoundKey, UserKeys
 
 MODES = ("honest", "moment")
@@ -276,6 +276,10 @@ class JoPEQ(EntryMechanism):
         table = 2 * np.arange(levels, dtype=np.int64)[:, None] - (levels - 1)
         self.codec.add(counters["levels"], payload, table)
         sum_dithers(keys, counters["dither"], signed=False)
+
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """The outermost level, and the largest 32-bit word."""
+        return {"levels": self.code.levels - 1, "dither": 2**32 - 1}
 
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
         """The mean of zhat in units of the update; overload biases it towards zero."""

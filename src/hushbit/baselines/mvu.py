@@ -21,7 +21,7 @@ from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.mechanism import Bytes, Updates, Words
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.tally.estimate import Estimate
-from hushbit.tally.tally import Counters
+from hushbit.tally.tally import Counters, LargestVotes
 from hushbit.wire.keys import RoundKey, UserKeys
 
 
@@ -83,6 +83,10 @@ class MVU(EntryMechanism):
     def add_payload(self, counters: Counters, payload: Bytes, keys: UserKeys) -> None:
         """Count the symbols."""
         self.codec.add(counters["symbols"], payload, np.eye(2, dtype=np.int64))
+
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """A symbol is counted once."""
+        return {"symbols": 1}
 
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
         """The mean of the clipped updates; the variance is that of the worst input."""

@@ -24,7 +24,7 @@ from hushbit.kernels.threads import parallel_for
 from hushbit.mechanism import Bytes, Payloads, Updates, Words
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.tally.estimate import Estimate
-from hushbit.tally.tally import Counters
+from hushbit.tally.tally import Counters, LargestVotes
 from hushbit.wire.keys import RoundKey, UserKeys
 
 VOTES = ("mean", "majority")
@@ -147,6 +147,10 @@ class SignRR(EntryMechanism):
     def add_payload(self, counters: Counters, payload: Bytes, keys: UserKeys) -> None:
         """Add the signs."""
         self.codec.add(counters["sum"], payload, SIGNS)
+
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """A sign is ±1."""
+        return {"sum": 1}
 
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
         """The step of the server; the variance is that of the coins, a bound if stochastic."""

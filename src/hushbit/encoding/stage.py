@@ -89,6 +89,11 @@ class StageEncoder:
         """Whether a counter holds votes for the points rather than sums of coordinates."""
         return bool(counter.shape[0] == self.kept_points)
 
+    @property
+    def largest_sum(self) -> int:
+        """The largest sum of coordinates that one bit adds to a block, in any direction."""
+        return int(np.abs(self.points.coords).sum(axis=0).max())
+
     def check_padding(self, part: Bytes, blocks: int) -> None:
         """Refuse set bits after the last block."""
         if blocks % 8 and (part[:, -1] >> blocks % 8).any():

@@ -262,7 +262,7 @@ def count_folder(
             valid = all_ballots(chosen, key, skip_damaged)
             tally, result = filtered_tally(tally.mechanism, valid, key, histogram=histogram)
             refused["filtered"] = result.removed
-        tally.save(folder / f"round-{number}.tally.npz")
+        tally.save(folder / f"round-{number}.tally")
         if tally.count:
             mean = decoded(tally.mechanism.estimate(tally), decoder, trim)
             write_atomic(folder / f"round-{number}.{decoder}.npy", partial(np.save, arr=mean))

@@ -1,29 +1,43 @@
 """Tallies: integer counters of one round, whose size does not depend on the number of users.
 
 Adding and merging are exact, so order, grouping and threads do not change the result.
-A tally also has the set of users who have voted, at eight bytes each. Its file is an archive of
-integer arrays, without the key, and is written atomically.
+A tally also has the set of users who have voted, at eight bytes each. Its file is written
+atomically and does not contain the key:
+
+    "HBTALLY" | format 1 | key id 8 | round 8 | number of tallies 8
+    for each tally (several only for tiers): fingerprint 8 | layout 8 | number of voters 8
+    for each tally: voters, ascending, 8 each | counters, 8 for each entry
+    HMAC-SHA256 of all bytes before it, under the tally key of the round
+
+Nothing in a file is compressed, and its size follows from the mechanism and the number of voters.
 """
 
 import contextlib
+import hashlib
+import hmac
+import json
 import os
+import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, RefusedBallot
 from hushbit.wire.ballot import Ballot, Ballots, PayloadRule, valid_macs
-from hushbit.wire.files import write_atomic
+from hushbit.wire.files import atomic_file
 from hushbit.wire.keys import RoundKey, UserKeys
 
-FORMAT = 1
-Arrays = dict[str, NDArray[Any]]
+MAGIC, FORMAT = b"HBTALLY", 2
+HEAD = struct.Struct("<7sB8sQQ")
+PART_HEAD = struct.Struct("<8s8sQ")
+MAC_BYTES = hashlib.sha256().digest_size
 Counters = dict[str, NDArray[np.int64]]
 Users = NDArray[np.uint64]
+LargestVotes = Mapping[str, int | NDArray[np.int64]]  # by counter; arrays are broadcast to it
 
 
 class CountingRule(PayloadRule, Protocol):
@@ -31,6 +45,9 @@ class CountingRule(PayloadRule, Protocol):
 
     def add_payload(self, counters: Counters, payload: NDArray[np.uint8], keys: UserKeys) -> None:
         """Add checked payloads to the counters."""
+
+    def largest_votes(self, counters: Counters) -> LargestVotes:
+        """The largest magnitude that one ballot adds to an entry of each counter."""
 
 
 class VoterSet:
@@ -219,14 +236,19 @@ class Tally:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything but the key to a file, atomically."""
-        write_arrays(path, to_arrays(self))
+        save_tallies(path, [self])
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Fill this empty tally from a file that `save` wrote for the same mechanism and key."""
-        data = read_arrays(path)
-        check_arrays(self, data, as_path(path))
+        (content,) = read_tallies(path, [self])
+        self.fill(content)
+
+    def fill(self, content: "TallyContent") -> None:
+        """Fill this empty tally with the checked content of a file."""
         with self._updating():
-            from_arrays(self, data)
+            for name, array in self.counters.items():
+                array[...] = content.counters[name]
+            self.voters.add(content.voters)
 
     def _check_header(self, ballot: Ballot | Ballots) -> None:
         if ballot.fingerprint != self.mechanism.fingerprint:
@@ -278,61 +300,117 @@ class Tally:
         self._consistent = True
 
 
-def to_arrays(tally: Tally) -> Arrays:
-    """The content of a tally file: mechanism and key, the voters, the counters."""
-    tally.check_consistent()
-    head = (
-        FORMAT.to_bytes(8, "little")
-        + tally.mechanism.fingerprint
-        + tally.round_key.key_id
-        + tally.round_key.round.to_bytes(8, "little")
-    )
-    counters = {f"counter {name}": array for name, array in tally.counters.items()}
-    return {"head": np.frombuffer(head, dtype=np.uint8), "users": tally.voters.users(), **counters}
+class TallyContent(NamedTuple):
+    """The voters and counters in a file, after all checks."""
+
+    voters: Users
+    counters: Counters
 
 
-def check_arrays(tally: Tally, data: Arrays, path: Path) -> None:
-    """Refuse arrays that do not belong to this empty tally."""
-    if tally.count:
+def save_tallies(path: str | os.PathLike[str], tallies: Sequence[Tally]) -> None:
+    """Write tallies of one round to one file, atomically; an existing file is replaced."""
+    target, key = as_path(path), tallies[0].round_key
+    for tally in tallies:
+        tally.check_consistent()
+    head = HEAD.pack(MAGIC, FORMAT, key.key_id, key.round, len(tallies))
+    for tally in tallies:
+        head += PART_HEAD.pack(tally.mechanism.fingerprint, _layout(tally), tally.count)
+    with atomic_file(target) as file:
+        mac = hmac.new(key.tally_key, digestmod="sha256")
+        for part in (head, *(part for tally in tallies for part in _body(tally))):
+            file.write(part)
+            mac.update(part)
+        file.write(mac.digest())
+
+
+def read_tallies(path: str | os.PathLike[str], tallies: Sequence[Tally]) -> list[TallyContent]:
+    """The content of a file for these empty tallies of one round; any other file is refused.
+
+    Nothing larger than a tally of these mechanisms is read.
+    """
+    source, key = as_path(path), tallies[0].round_key
+    if any(tally.count for tally in tallies):
         raise InvalidInput("load needs an empty tally: load into a new one, then merge it")
-    head = data.get("head", np.empty(0)).tobytes()
-    if len(head) != 32 or int.from_bytes(head[:8], "little") != FORMAT:
-        raise DamagedFile(f"{path} is not a tally of format {FORMAT}")
-    if head[8:16] != tally.mechanism.fingerprint:
-        raise InvalidInput(f"{path} belongs to another mechanism than {tally.mechanism!r}")
-    if head[16:24] != tally.round_key.key_id:
-        number = int.from_bytes(head[24:], "little")
-        raise InvalidInput(f"{path} belongs to round {number} of another key")
-    wanted = {name: (array.shape, array.dtype) for name, array in to_arrays(tally).items()}
-    found = {name: (array.shape, array.dtype) for name, array in data.items()}
-    users = data.get("users", np.empty(0))
-    wanted["users"] = (users.shape, np.dtype(np.uint64))
-    if wanted != found or users.ndim != 1:
-        raise DamagedFile(f"{path} does not contain the counters of this tally")
-    if np.unique(users).size != users.size:
-        raise DamagedFile(f"{path} contains a user twice")
-
-
-def from_arrays(tally: Tally, data: Arrays) -> None:
-    """Fill a tally with checked arrays."""
-    for name, array in tally.counters.items():
-        array[...] = data[f"counter {name}"]
-    tally.voters.add(data["users"])
-
-
-def write_arrays(path: str | os.PathLike[str], arrays: Arrays) -> None:
-    """Write an archive atomically; an existing file is replaced."""
-    write_atomic(as_path(path), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
-
-
-def read_arrays(path: str | os.PathLike[str]) -> Arrays:
-    """Read an archive; any other file is refused."""
-    source = as_path(path)
     try:
-        with np.load(source, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except Exception as error:  # NumPy and zipfile raise many types for a damaged archive
-        raise DamagedFile(f"{path} is not a readable tally: {error}") from error
+        with source.open("rb") as file:
+            head = file.read(HEAD.size + PART_HEAD.size * len(tallies))
+            voters = _check_head(head, tallies, source)
+            sizes = [
+                8 * count + _counter_bytes(t) for count, t in zip(voters, tallies, strict=True)
+            ]
+            wanted = sum(sizes) + MAC_BYTES
+            found = os.fstat(file.fileno()).st_size - len(head)
+            body = file.read(wanted) if found == wanted else b""
+    except OSError as error:
+        raise DamagedFile(f"{source} is not a readable tally: {error}") from error
+    if len(body) != wanted:
+        raise DamagedFile(
+            f"{source} has {len(head) + found} bytes; a tally of its voters has "
+            f"{len(head) + wanted}"
+        )
+    mac = hmac.new(key.tally_key, head, "sha256")
+    mac.update(memoryview(body)[:-MAC_BYTES])
+    if not hmac.compare_digest(mac.digest(), body[-MAC_BYTES:]):
+        raise DamagedFile(f"{source} was changed after it was saved: its MAC is wrong")
+    contents, at = [], 0
+    for tally, count, size in zip(tallies, voters, sizes, strict=True):
+        contents.append(_content(tally, count, body[at : at + size], source))
+        at += size
+    return contents
+
+
+def _check_head(head: bytes, tallies: Sequence[Tally], source: Path) -> list[int]:
+    """The number of voters of each tally in a file; refuses a file of other tallies."""
+    key = tallies[0].round_key
+    if len(head) < HEAD.size or head[: len(MAGIC) + 1] != MAGIC + bytes([FORMAT]):
+        raise DamagedFile(f"{source} is not a readable tally: it is not of format {FORMAT}")
+    _, _, key_id, number, parts = HEAD.unpack_from(head)
+    if key_id != key.key_id:
+        raise InvalidInput(f"{source} belongs to round {number} of another key")
+    if parts != len(tallies) or len(head) != HEAD.size + PART_HEAD.size * parts:
+        raise DamagedFile(f"{source} is a file of {parts} tallies; {len(tallies)} were expected")
+    voters = []
+    for tally, found in zip(tallies, PART_HEAD.iter_unpack(head[HEAD.size :]), strict=True):
+        if found[0] != tally.mechanism.fingerprint:
+            raise InvalidInput(f"{source} belongs to another mechanism than {tally.mechanism!r}")
+        if found[1] != _layout(tally):
+            raise DamagedFile(f"{source} does not contain the counters of this tally")
+        voters.append(found[2])
+    return voters
+
+
+def _content(tally: Tally, count: int, data: bytes, source: Path) -> TallyContent:
+    """The voters and counters of one tally; refuses what no ballots can add up to."""
+    voters = np.frombuffer(data, dtype="<u8", count=count).astype(np.uint64)
+    if not (voters[1:] > voters[:-1]).all():
+        raise DamagedFile(f"{source} contains a user twice, or its users are not ascending")
+    at, counters = 8 * count, {}
+    largest = tally.mechanism.largest_votes(tally.counters)
+    for name, counter in tally.counters.items():
+        flat = np.frombuffer(data, dtype="<i8", count=counter.size, offset=at)
+        counters[name] = flat.reshape(counter.shape).astype(np.int64)
+        at += counter.nbytes
+        limit = count * largest[name]
+        if ((counters[name] > limit) | (counters[name] < -limit)).any():
+            raise DamagedFile(f"{source} has a counter beyond what {count} ballots can add up to")
+    return TallyContent(voters, counters)
+
+
+def _layout(tally: Tally) -> bytes:
+    """Eight bytes that identify the names and shapes of the counters."""
+    text = json.dumps([[name, counter.shape] for name, counter in tally.counters.items()])
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def _counter_bytes(tally: Tally) -> int:
+    return sum(counter.nbytes for counter in tally.counters.values())
+
+
+def _body(tally: Tally) -> Iterator[bytes]:
+    """The voters and the counters, as bytes."""
+    yield tally.voters.users().astype("<u8", copy=False).tobytes()
+    for counter in tally.counters.values():
+        yield counter.astype("<i8", copy=False).tobytes()
 
 
 def as_path(path: str | os.PathLike[str]) -> Path:

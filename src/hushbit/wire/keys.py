@@ -5,6 +5,7 @@
     rotation  = HMAC-SHA256(root, "rotation")
     key(user) = HChaCha20(HMAC-SHA256(root, "users"), user ‖ "hushbit1")
     MAC key   = HMAC-SHA256(key(user), "ballot mac")
+    tally key = HMAC-SHA256(root, "tally file")
 
 Words, dither and subsets are ChaCha20 keystreams under a user's key, with the purpose in the nonce.
 Numbers are 8 bytes, little-endian; the length of the run is one byte. A run identifier makes the
@@ -213,6 +214,11 @@ class RoundKey:
     def key_id(self) -> bytes:
         """Eight bytes that identify the key in a saved tally and do not reveal it."""
         return hmac.digest(self._root, b"mark", "sha256")[:8]
+
+    @cached_property
+    def tally_key(self) -> bytes:
+        """The key of the MAC of tally files, which only the server has."""
+        return hmac.digest(self._root, b"tally file", "sha256")
 
     def users(self, ids: Any) -> UserKeys:
         """The keys of many users at once."""

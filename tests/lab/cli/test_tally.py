@@ -51,9 +51,9 @@ def test_the_count_of_stored_ballots_equals_that_of_the_run(
     assert names == [
         "report.json",
         "round-0.mean.npy",
-        "round-0.tally.npz",
+        "round-0.tally",
         "round-1.mean.npy",
-        "round-1.tally.npz",
+        "round-1.tally",
     ]
     from hushbit.lab.sim.rounds import initial_state, one_round
     from hushbit.lab.sim.settings import Settings
