@@ -43,3 +43,18 @@ def test_without_a_mac_the_attack_works() -> None:
     tally = MECHANISM.tally(ROUND_KEY)
     tally.add(hb.Ballot.from_bytes(flipped(BALLOT.to_bytes(), 8 * 40)))
     assert tally.count == 1
+
+
+def test_a_ballot_moved_to_another_tier_is_refused() -> None:
+    """Both tiers have ballots of 40 bits, so only the fingerprint has to be changed."""
+    tiers = hb.Tiers(MECHANISM, hb.CPA(40, 2.0, 1.0))
+    moved = bytearray(BALLOT.to_bytes(KEY))
+    moved[4:12] = tiers[1].fingerprint
+    moved[36:40] = zlib.crc32(moved[40:], zlib.crc32(moved[:36])).to_bytes(4, "little")
+    tally = tiers.tally(ROUND_KEY, require_mac=True)
+    with pytest.raises(hb.RefusedBallot) as caught:
+        tally.add(hb.Ballot.from_bytes(bytes(moved)))
+    assert caught.value.reason == "forged"
+    assert tally.count == 0
+    tally.add(hb.Ballot.from_bytes(BALLOT.to_bytes(KEY)))
+    assert tally.parts[0].count == 1

@@ -175,6 +175,16 @@ def test_tiers_require_macs_too() -> None:
     assert tally.count == 1
 
 
+def test_ballots_of_the_inner_mechanism_have_no_mac() -> None:
+    """The MAC covers the fingerprint of the outer mechanism."""
+    rotated = hb.Rotated(CPA)
+    ballots = rotated.encode_many(np.zeros((3, 53)), KEY.users(range(3)))
+    inner = rotated.votes.inner_ballots(ballots.with_macs(KEY.users(range(3))))  # type: ignore[union-attr]
+    tally = CPA.tally(KEY)
+    tally.add_many(inner)
+    assert tally.count == 3
+
+
 @pytest.mark.parametrize(
     "key",
     [
