@@ -72,6 +72,7 @@ def test_a_batch_gives_the_macs_of_its_ballots() -> None:
     assert (again.macs == ballot_macs(BALLOTS, keys)).all()
     for part in (batch[1:3], batch[np.array([1, 2])], batch[np.arange(USERS) % 5 == 1]):
         assert part[0] == batch[1]
+    assert len(BALLOTS[:0].with_macs(keys[:0])) == 0
     for wrong in (keys[1:], KEY.users([0, 1, 2, 3, 4, 9]), hb.RoundKey(bytes(32), 4).users([0])):
         with pytest.raises(hb.InvalidInput, match="key of each"):
             BALLOTS.with_macs(wrong)

@@ -121,6 +121,8 @@ def publish_round(folder: Path | None, round_number: int, run: bytes) -> Iterato
     if folder is None:
         yield
         return
+    if not check_run(run):
+        raise InvalidInput("stored ballots need a run: RoundKey(secret, round, run)")
     described = (folder / DESCRIPTION).exists()
     if described and read_run(folder) != run:
         raise InvalidInput(f"{folder} holds ballots of another run: name another folder")
@@ -144,8 +146,6 @@ def publish_round(folder: Path | None, round_number: int, run: bytes) -> Iterato
 
 def write_run(folder: Path, run: bytes) -> None:
     """Write the run of all ballots in a folder to its DESCRIPTION."""
-    if not check_run(run):
-        raise InvalidInput("stored ballots need a run: RoundKey(secret, round, run)")
     text = json.dumps({"format": FORMAT, "run": run.hex()}, indent=2) + "\n"
     write_text(folder / DESCRIPTION, text)
 

@@ -15,6 +15,7 @@ Nothing in a file is compressed, and its size follows from the mechanism and the
 import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import struct
@@ -317,7 +318,7 @@ def save_tallies(path: str | os.PathLike[str], tallies: Sequence[Tally]) -> None
         head += PART_HEAD.pack(tally.mechanism.fingerprint, _layout(tally), tally.count)
     with atomic_file(target) as file:
         mac = hmac.new(key.tally_key, digestmod="sha256")
-        for part in (head, *(part for tally in tallies for part in _body(tally))):
+        for part in itertools.chain([head], *map(_body, tallies)):
             file.write(part)
             mac.update(part)
         file.write(mac.digest())
@@ -326,7 +327,7 @@ def save_tallies(path: str | os.PathLike[str], tallies: Sequence[Tally]) -> None
 def read_tallies(path: str | os.PathLike[str], tallies: Sequence[Tally]) -> list[TallyContent]:
     """The content of a file for these empty tallies of one round; any other file is refused.
 
-    Nothing larger than a tally of these mechanisms is read.
+    Nothing larger than a tally of these mechanisms with its announced voters is read.
     """
     source, key = as_path(path), tallies[0].round_key
     if any(tally.count for tally in tallies):

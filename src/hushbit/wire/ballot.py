@@ -252,7 +252,7 @@ def _mac(key: bytes, start: bytes, payload: bytes) -> bytes:
 
 
 def _mac_rows(macs: list[bytes]) -> Rows:
-    return np.frombuffer(b"".join(macs), dtype=np.uint8).reshape(-1, MAC_BYTES)
+    return np.frombuffer(b"".join(macs), dtype=np.uint8).reshape(len(macs), MAC_BYTES)
 
 
 def ballot_macs(ballots: Ballots, keys: UserKeys) -> Rows:
