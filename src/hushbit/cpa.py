@@ -32,6 +32,7 @@ from hushbit.encoding.stage import (
     dither_uniforms,
     encode_scalar_stages,
     for_each_user,
+    split_stages,
     sum_dithers,
 )
 from hushbit.encoding.words import word_family
@@ -201,10 +202,15 @@ class StagedCPA(Mechanism):
         )
 
     def _rho(self) -> float | None:
-        """zCDP of the whole message; needs an l2 clip and private stochastic rounding."""
+        """zCDP of the whole message; needs an l2 clip and private stochastic rounding.
+
+        The distance of the points from zero counts, not `radius`: presets other than "corrected"
+        place the points inside the radius.
+        """
         if self.clip is None or not self._has_two_scalar_points or self.rounding != "stochastic":
             return None
-        return zcdp_of_two_points(self.stage_encoders[0].response.epsilon, self.clip, self.radius)
+        stage = self.stage_encoders[0]
+        return zcdp_of_two_points(stage.response.epsilon, self.clip, stage.points.radius)
 
     @property
     def _has_two_scalar_points(self) -> bool:
@@ -246,9 +252,9 @@ class StagedCPA(Mechanism):
         blocks.reshape(-1)[: self.dim] = update
         dither = self._dither(key) if self.quantizer.uses_dither else None
         assignment = self.quantizer.soft_assign(blocks, dither)
-        for stage in self.stage_encoders:
-            part = self._part(row[None], stage)[0]
-            stage.encode_soft(assignment, self.points_per_stage, key, coin, part)
+        parts = split_stages(assignment, self.points_per_stage, coin)
+        for stage, (index, weight) in zip(self.stage_encoders, parts, strict=True):
+            stage.encode_soft(index, weight, key, coin, self._part(row[None], stage)[0])
         return assignment.overloaded
 
     def _dither(self, key: Words) -> Floats:

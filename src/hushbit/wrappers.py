@@ -301,7 +301,7 @@ class Subset(Wrapper):
         blocks = np.where(inside, update[np.minimum(entries, self.dim - 1)], 0.0)
         assignment = self.inner.quantizer.soft_assign(blocks)
         stage = self.inner.stage_encoders[0]
-        stage.encode_soft(assignment, self.inner.points_per_stage, key, coin, row)
+        stage.encode_soft(assignment.index, assignment.weight, key, coin, row)
         return assignment.overloaded
 
     def check_payload(self, payload: Bytes) -> None:
@@ -434,6 +434,14 @@ class NormVote(Wrapper):
                 f"answers must be odd, so that a majority exists; got {self.answers}"
             )
 
+    @cached_property
+    def depth(self) -> int:
+        """How many NormVotes are inside this one; each of them has coins of its own."""
+        inner, depth = self.inner, 0
+        while isinstance(inner, Wrapper):
+            inner, depth = inner.inner, depth + isinstance(inner, NormVote)
+        return depth
+
     @property
     def guarantee(self) -> Guarantee:
         """The inner guarantee with the bits of the vote; the rho of zCDP adds up."""
@@ -478,7 +486,7 @@ class NormVote(Wrapper):
         """Whether the coins of each user flip each of its answers."""
         drawn = np.empty((len(coins), self.answers), dtype=np.uint32)
         for coin, words in zip(coins, drawn, strict=True):
-            keystream(coin, NORM_TAG, 0, 0, 0, words)
+            keystream(coin, NORM_TAG, self.depth, 0, 0, words)
         return drawn.astype(np.int64) < self.response.flip_count
 
     def check_payload(self, payload: Bytes) -> None:

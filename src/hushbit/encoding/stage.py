@@ -114,19 +114,9 @@ class StageEncoder:
         parallel_for(run, len(updates))
 
     def encode_soft(
-        self,
-        assignment: SoftAssignment,
-        points_per_stage: tuple[int, ...],
-        key: Words,
-        coin: Words,
-        part: Bytes,
+        self, index: Indices, weight: Floats, key: Words, coin: Words, part: Bytes
     ) -> None:
-        """Bits of one user from the weighted points of its blocks."""
-        index, weight = assignment.index, assignment.weight
-        if len(points_per_stage) > 1:
-            # All stages refer to the same point, so it is drawn before the bits are.
-            chosen = stage_indices(_draw(assignment, coin), points_per_stage)[self.number]
-            index, weight = chosen.astype(np.int32)[:, None], np.ones((chosen.size, 1))
+        """Bits of one user from the candidate points of its blocks and their weights."""
         encode_soft(
             index, weight, self.size, self.hadamard, self.offset, key, self.number, coin, part
         )
@@ -252,6 +242,20 @@ def response_coins(coin: Words, votes: int) -> Words:
     keystream(coin, COIN_TAG, 0, 1, 0, lower)
     upper = halves.view(np.uint16)[:votes] ^ np.uint16(0x8000)  # signed there, unsigned here
     return np.asarray(upper.astype(np.uint32) << np.uint32(16) | lower & np.uint32(0xFFFF))
+
+
+def split_stages(
+    assignment: SoftAssignment, points_per_stage: tuple[int, ...], coin: Words
+) -> list[tuple[Indices, Floats]]:
+    """Candidate points and weights of each block, in each stage.
+
+    All bits of a block refer to the same point. Where there are several, the point is drawn once,
+    before the bits are.
+    """
+    if len(points_per_stage) == 1:
+        return [(assignment.index, assignment.weight)]
+    drawn = stage_indices(_draw(assignment, coin), points_per_stage)
+    return [(part.astype(np.int32)[:, None], np.ones((part.size, 1))) for part in drawn]
 
 
 def _draw(assignment: SoftAssignment, coin: Words) -> Indices:
