@@ -9,23 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from hushbit.baselines.laplace import RANGE, GridNoise, add_grid_noise, lanes_below
+from hushbit.baselines.laplace import GridNoise, add_grid_noise, lanes_below
 from hushbit.errors import InvalidInput
-
-
-def magnitude(noise: GridNoise, size: int) -> Fraction:
-    """P(|X| before rejection = size), from the integer thresholds."""
-    chance = Fraction(1)
-    for digit in range(noise.digits):
-        share = Fraction(int(noise.thresholds[digit]), RANGE)
-        chance *= share if size >> digit & 1 else 1 - share
-    more = Fraction(int(noise.thresholds[-1]), RANGE)
-    return chance * more ** (size >> noise.digits) * (1 - more)
-
-
-def law(noise: GridNoise, value: int) -> Fraction:
-    """P(X = value): minus zero is rejected."""
-    return magnitude(noise, abs(value)) / 2 / (1 - magnitude(noise, 0) / 2)
+from noise_law import law
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.0, 4.0, 30.0])

@@ -73,7 +73,8 @@ class Guarantee:
                   block) with pure local privacy of that level
     dim           entries of the update
     message_bits  payload bits of one ballot
-    k_anonymity   least number of points consistent with the noiseless bits of one block
+    k_anonymity   least number of points consistent with the noiseless bits of one block; a vote on
+                  the norm belongs to no block and does not count
     rho           zCDP parameter of the whole message, if one is proven
     unit          what `groups` counts: bit, entry, block
     note          a remark for the report

@@ -1,6 +1,8 @@
 """Private estimators of whole vectors: PrivUnitG, PrivHS and SQKR.
 
-Each has pure epsilon for a vector of l2 norm at most 1 and an unbiased estimate of the mean.
+Each has pure epsilon for a vector of l2 norm at most 1 and an unbiased estimate of the mean. The
+epsilon is that of the ideal distribution. Samples are floats, whose last bits may reveal more, so
+these estimators serve to compare errors and not to protect data.
 """
 
 import math
