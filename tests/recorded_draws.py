@@ -111,6 +111,7 @@ def main() -> None:
     cases = itertools.chain(
         (made for leaf in deep for made in wrappings(leaf, 4)),
         (NormVote(hb.Rotated(leaf), 1.0, 0.5) for leaf in leaves(140)),
+        wrappings(hb.AutoCPA(9, 100, epsilon_per_bit=0.5), 1),
     )
     found = []
     for made in cases:

@@ -82,7 +82,8 @@ def updates_to_compare(mechanism: Mechanism) -> NDArray[np.float64]:
     """Updates at points, on the clip and beyond it, in opposite and in spread directions."""
     dim, cpa = mechanism.dim, leaf(mechanism)
     ones, signs = np.ones(dim) / math.sqrt(dim), (-1.0) ** np.arange(dim) / math.sqrt(dim)
-    sizes = {RADIUS, 3 * RADIUS, RADIUS / 2, RADIUS * math.sqrt(dim), 0.03 * RADIUS}
+    reach = cpa.radius if isinstance(cpa, StagedCPA) else RADIUS
+    sizes = {reach, 30 * reach, reach / 2, reach * math.sqrt(dim), 0.03 * reach}
     if mechanism.clip is not None:
         sizes |= {mechanism.clip, 2 * mechanism.clip}
     made = [np.zeros(dim)]
@@ -333,11 +334,27 @@ def test_half_the_stated_figures_are_detected(epsilon: float) -> None:
         assert any(kind in line for line in found), kind
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_automatic_mechanisms(epsilon: float) -> None:
+    for options in (
+        {"epsilon_per_bit": epsilon},
+        {"epsilon_per_bit": epsilon, "k": 2},
+        {"epsilon_per_message": epsilon, "delta": 0.0},
+        {"epsilon_per_message": epsilon, "delta": 1e-5},
+    ):
+        mechanism = hb.AutoCPA(3, 1000, **options)
+        check(mechanism)
+        check(NormVote(mechanism, 1.0, epsilon))
+        assert all(np.ptp(law, axis=0).min() > 0 for law in laws(mechanism))  # every bit differs
+
+
 def test_no_rho_without_private_rounding() -> None:
     for rounding, points, wraps in itertools.product(ROUNDINGS, (2, 3), WRAPS[:3]):
         made = partial(hb.CPA, 3, 0.5, RADIUS, points=points, rounding=rounding, clip=RADIUS)
         proven = rounding == "stochastic" and points == 2
         assert (wrapped(made, wraps, 0.5).guarantee.rho is not None) == proven
+    assert hb.CPA(3, 0.5, RADIUS).guarantee.rho is None  # without a clip
+    assert hb.NestedCPA(3, 0.5, RADIUS, stages=(2, 2), clip=RADIUS).guarantee.rho is None
 
 
 def test_tiers_state_the_guarantee_of_each_tier() -> None:
