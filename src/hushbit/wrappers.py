@@ -497,12 +497,17 @@ class NormVote(Wrapper):
     def split_payload(self, payload: Bytes) -> tuple[Bytes, Ints]:
         """The inner payload, and the majority of each user's answers as ±1."""
         first, used = divmod(self.inner.payload_bits, 8)
-        tail = np.unpackbits(payload[:, first:], axis=1, bitorder="little")
-        answers = tail[:, used : used + self.answers].sum(axis=1, dtype=np.int64)
         inner = payload[:, : first + (used > 0)].copy()
         if used:
             inner[:, -1] &= (1 << used) - 1
-        return inner, np.where(2 * answers > self.answers, 1, -1)
+        yes = self.answers_in(payload).sum(axis=1)
+        return inner, np.where(2 * yes > self.answers, 1, -1)
+
+    def answers_in(self, payload: Bytes) -> Flags:
+        """The answers in payloads, shape (users, answers)."""
+        first, used = divmod(self.inner.payload_bits, 8)
+        tail = np.unpackbits(payload[:, first:], axis=1, bitorder="little")
+        return tail[:, used : used + self.answers].astype(np.bool_)
 
     def empty_counters(self, histogram: bool) -> Counters:
         """The inner counters, and the sum of the votes."""
@@ -570,7 +575,7 @@ class NormVoteVotes(WrappedVotes):
     def payload_towards(self, target: Floats, ballots: Ballots, keys: UserKeys) -> Bytes:
         """The payloads of the inner votes; the votes on the norm do not change."""
         made = super().payload_towards(target, ballots, keys)
-        return self.wrapper.append_vote(made, self.wrapper.split_payload(ballots.payload)[1] > 0)
+        return self.wrapper.append_answers(made, self.wrapper.answers_in(ballots.payload))
 
 
 class Tiers:
