@@ -61,7 +61,11 @@ def client(folder: Path, users: int, rounds: int, coins: bool) -> ClientApp:
             delta=1e-5,
             l2_clip=math.inf,
             mechanisms=("CPA",),
+            roundings=("stochastic",) if coins else ("nearest",),
+            allow_unproven=not coins,
             metrics=("partition-id",),
+            metric_replies_per_day=10,
+            simulation=True,
             ledger=folder / f"user-{context.node_config['partition-id']}.db",
         )
 

@@ -1,6 +1,8 @@
 """The strategy: decoding, counting, refused replies and the quorum."""
 
+import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from flower.parts import (
 from hushbit.flower import server_round as server_round_module
 from hushbit.flower.records import ballot_record, read_ballot
 from hushbit.flower.strategy import HushbitStrategy
+from hushbit.wire.keys import UserKey
 
 
 def test_the_model_changes_by_the_mean_of_the_ballots(tmp_path: Path) -> None:
@@ -44,7 +47,7 @@ def test_cpa_by_name_decodes_an_unbiased_mean(tmp_path: Path) -> None:
     metrics = (result := run(grid, made, model=model)).train_metrics_clientapp[1]
     # 4000 entries of standard deviation 0.05 / sqrt(8): five of them are 0.0014.
     assert abs(float(values(result)["w"].mean()) - 0.02) < 0.0014
-    assert metrics["bytes_up"] == 8 * (40 + 500)
+    assert metrics["bytes_up"] == 8 * (40 + 16 + 500)
     assert metrics["epsilon_per_message"] == 24_000
 
 
@@ -54,25 +57,22 @@ def test_replies_are_pulled_a_few_at_a_time(tmp_path: Path) -> None:
     assert max(grid.pulled) <= 8
 
 
-def forged(asked: Message, reply: Message) -> RecordDict:
-    ballot = read_ballot(reply.content, 10_000)
-    key = hb.RoundKey(SECRET, ballot.round).user(100)
-    other = hb.Ballot(ballot.fingerprint, key.round, key.user, ballot.bits, ballot.payload)
-    return RecordDict({"ballot": ballot_record(other)})
+def changed(asked: Message, reply: Message, **changes: Any) -> RecordDict:
+    """The ballot of a reply with other header fields and a MAC for them under the user's key."""
+    ballot = dataclasses.replace(read_ballot(reply.content, 10_000), mac=None, **changes)
+    key = UserKey.from_bytes(asked.content["config"]["hushbit-key"])
+    own = dataclasses.replace(key, round=ballot.round, user=ballot.user)
+    return RecordDict({"ballot": ballot_record(ballot, own)})
 
 
-def other_round(asked: Message, reply: Message) -> RecordDict:
-    b = read_ballot(reply.content, 10_000)
-    return RecordDict(
-        {"ballot": ballot_record(hb.Ballot(b.fingerprint, 5, b.user, b.bits, b.payload))}
-    )
+def other_key(asked: Message, reply: Message) -> RecordDict:
+    ballot = dataclasses.replace(read_ballot(reply.content, 10_000), mac=None)
+    key = hb.RoundKey(SECRET, ballot.round, b"another run").user(ballot.user)
+    return RecordDict({"ballot": ballot_record(ballot, key)})
 
 
-def other_mechanism(asked: Message, reply: Message) -> RecordDict:
-    b = read_ballot(reply.content, 10_000)
-    return RecordDict(
-        {"ballot": ballot_record(hb.Ballot(bytes(8), b.round, b.user, b.bits, b.payload))}
-    )
+def without_mac(asked: Message, reply: Message) -> RecordDict:
+    return raw(dataclasses.replace(read_ballot(reply.content, 10_000), mac=None).to_bytes())
 
 
 def raw(data: bytes, stype: str = "hushbit.ballot", name: str = "bits") -> RecordDict:
@@ -86,9 +86,11 @@ def damaged(asked: Message, reply: Message) -> RecordDict:
 
 
 BAD = [
-    (forged, "forged"),
-    (other_round, "round"),
-    (other_mechanism, "mechanism"),
+    (partial(changed, user=100), "forged"),
+    (partial(changed, round=5), "round"),
+    (partial(changed, fingerprint=bytes(8)), "mechanism"),
+    (other_key, "forged"),
+    (without_mac, "unauthenticated"),
     (damaged, "damaged"),
     (lambda a, r: raw(b""), "damaged"),
     (lambda a, r: raw(bytes(10_000)), "length"),

@@ -18,7 +18,8 @@ def test_user_numbers_come_from_the_table_of_the_server(tmp_path: Path) -> None:
     result = run(grid, strategy(users={100: 7, 102: 8}))
     assert result.train_metrics_clientapp[1]["asked"] == 2
     assert np.allclose(values(result)["w"], 0.5 + 2.5)
-    listed = federation(tmp_path, [add(1.0)] * 3, metrics=("partition-id",))
+    limits = {"metrics": ("partition-id",), "metric_replies_per_day": 1}
+    listed = federation(tmp_path, [add(1.0)] * 3, **limits)
     assert users_by_partition(LocalGrid(listed), 3, seconds=1) == {100: 0, 101: 1, 102: 2}
     with pytest.raises(HushbitError):
         users_by_partition(grid, 3, seconds=0.1)
@@ -80,7 +81,8 @@ def test_buffers_keep_their_dtype_and_frozen_arrays_their_value(tmp_path: Path) 
 
 
 def test_users_evaluate_on_request_and_send_listed_metrics(tmp_path: Path) -> None:
-    grid = LocalGrid(federation(tmp_path, [add(0.1)] * 2, metrics=("accuracy", "loss"), **OPEN))
+    limits = OPEN | {"metrics": ("accuracy", "loss"), "metric_replies_per_day": 9}
+    grid = LocalGrid(federation(tmp_path, [add(0.1)] * 2, **limits))
     result = run(grid, strategy(evaluate_users=True))
     assert dict(result.evaluate_metrics_clientapp[1]) == {"accuracy": 0.5}
     assert result.train_metrics_clientapp[1]["users_loss"] == 0.25

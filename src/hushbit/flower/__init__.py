@@ -2,7 +2,8 @@
 
 from hushbit.errors import MissingExtra
 from hushbit.flower.client import HushbitMod
-from hushbit.flower.policy import Policy, RequestRefused, node_policy
+from hushbit.flower.description_limits import RequestRefused
+from hushbit.flower.policy import Policy, node_policy
 from hushbit.flower.server_round import users_by_partition
 from hushbit.flower.strategy import HushbitStrategy
 from hushbit.wire.keys import load_secret

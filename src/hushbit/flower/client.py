@@ -1,27 +1,53 @@
-"""The client: a Flower mod whose replies contain only a ballot and the listed metrics."""
+"""The client: a Flower mod whose replies contain only a ballot and the listed metrics.
 
+The order of operations prevents a reply from depending on data, except through the bits of the
+ballot:
+
+    validate   the whole request: record, key, round, mechanism, sizes, time
+    charge     the cost of the ballot, in the ledger
+    train      run the app
+    reply      with a ballot; the zero update is encoded if training failed in any way
+
+Every refusal happens in the first two steps, which do not see data.
+"""
+
+import copy
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from logging import ERROR, INFO, WARNING
+from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
+from numpy.typing import NDArray
 
 from hushbit.encoding.clip_and_rotate import clip_l2
-from hushbit.errors import BudgetSpent, HushbitError, InvalidInput
-from hushbit.flower.policy import Policy, RequestRefused
+from hushbit.errors import (
+    AlreadyCharged,
+    BudgetSpent,
+    HushbitError,
+    InvalidInput,
+    MissingExtra,
+    TooManyRequests,
+)
+from hushbit.flower.description_limits import MAX_LENGTH, RequestRefused
+from hushbit.flower.local_counts import LocalCounts
+from hushbit.flower.policy import Policy
 from hushbit.flower.records import (
     BALLOT_RECORD,
     Arrays,
+    ArraySlot,
     Request,
     ballot_record,
     dimension,
     encoded_layout,
     flat_update,
-    numpy_arrays,
+    only_model,
     read_request,
     records,
 )
@@ -31,135 +57,329 @@ from hushbit.wire.coins import OsCoins
 
 METRICS_RECORD = "metrics"
 MAX_CHARACTERS = 500
+MAX_ROUND = 2**63 - 1  # of a ledger
+
+TRAINED = "trained"
+APP_RAISED = "the app raised an error"
+ERROR_REPLY = "the app replied with an error"
+WRONG_ANSWER = "the app returned a wrong answer"
+NOT_FINITE = "the update is not finite"
+NOT_ENCODED = "the update could not be encoded"
+TOO_SLOW = "the app took longer than answer_after_seconds"
+
+App = Callable[[Message, Context], Message]
 
 
-class TrainingFailed(HushbitError):
-    """The app raised an error, or replied with an error or an invalid model."""
+class RequestInvalid(HushbitError):
+    """A request or an installation is wrong; the text depends on no data and is sent."""
+
+
+class VersionMismatch(HushbitError):
+    """No mechanism of this version has the requested description; the text is sent."""
 
 
 class RequestExpired(HushbitError):
     """The round of a request has ended; a ballot would be charged but not counted."""
 
 
+class AppFailed(HushbitError):
+    """The app did not give a usable answer; `outcome` is counted and never sent."""
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True)
+class Job:
+    """An accepted request: what computes the reply from the answer of the app.
+
+    `fallback` is the reply if the app fails. It has the kind, the format and the size of every
+    other reply, and it exists before the app runs.
+    """
+
+    answer: Callable[[RecordDict], RecordDict]
+    fallback: RecordDict
+
+
 class HushbitMod:
     """Encodes the model that `@app.train` returns as a private ballot, within the client's policy.
 
     `policy` is a `Policy`, or a function that returns one for the Context of the node
-    (`node_policy`). List this mod before mods that change the model: the first one is outermost.
+    (`node_policy`). `dry_run` is the training of the app on synthetic data: a function of message
+    and context that returns the reply. It is called once in a process, before the first charge. A
+    request is refused if it fails. It must not use data of the user, because a refusal is visible.
+
+    List this mod before mods that change the model: the first one is outermost.
     """
 
-    def __init__(self, policy: Policy | Callable[[Context], Policy]) -> None:
+    def __init__(
+        self, policy: Policy | Callable[[Context], Policy], dry_run: App | None = None
+    ) -> None:
         if not isinstance(policy, Policy) and not callable(policy):
             raise InvalidInput(
                 "HushbitMod takes a Policy or a function that returns one; got "
                 f"{type(policy).__name__}"
             )
-        self._policy = policy
+        if dry_run is not None and not callable(dry_run):
+            raise InvalidInput(f"dry_run must be a function; got {type(dry_run).__name__}")
+        self._policy, self._dry_run = policy, dry_run
+        self._dry_run_done = False
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        """Reply to one message; an error is reported by one of five sentences, without details."""
+        """Reply to one message; a refusal states its class and, if it depends on no data, why."""
+        arrived = time.monotonic()
         try:
             policy = self._policy if isinstance(self._policy, Policy) else self._policy(context)
+            _refuse_expired(message)
             if message.metadata.message_type.partition(".")[0] == MessageType.TRAIN:
-                content = _train_and_encode(policy, message, context, call_next)
+                job = self._accept_training(policy, message, context)
             else:
-                content = _listed_metrics(policy, _app_content(message, context, call_next))
-            return Message(content, reply_to=message)
-        except BudgetSpent as error:
-            return _refusal(message, "the client's budget is spent", error)
-        except RequestRefused as error:
-            return _refusal(message, "the client's policy does not allow this", error)
-        except RequestExpired as error:
-            return _refusal(message, "the request has expired", error)
-        except TrainingFailed as error:
-            return _refusal(message, "the client's app failed", error)
-        except Exception as error:  # Flower would send the text of any other exception
-            return _refusal(message, "the client refused", error)
+                job = _accept_metrics(policy)
+        except Exception as error:  # Flower would send the text of an exception
+            return _refusal(message, error)
+        outcome, content = _run_app(job, policy, arrived, message, context, call_next)
+        _count(policy, outcome)
+        if policy.simulation and outcome != TRAINED:
+            return _error(message, f"simulation: {outcome}")
+        return Message(content, reply_to=message)
+
+    def _accept_training(self, policy: Policy, message: Message, context: Context) -> Job:
+        """Validate the request and charge its ballot, or raise an error. Uses no data."""
+        try:
+            request = read_request(message.content)
+            # Copied before the app runs, because the app may change its message.
+            before = only_model(message.content)
+            slots = encoded_layout(before, request.frozen)
+        except InvalidInput as error:
+            raise RequestInvalid(str(error)) from error
+        mechanism = _requested_mechanism(policy, request, dimension(slots))
+        policy.check(mechanism)
+        nothing = mechanism.encode(np.zeros(mechanism.dim, np.float32), request.key, OsCoins())
+        self._check_app(policy, message, context, slots, before)
+        policy.charge(mechanism, request.key)
+        log(INFO, "hushbit: round %d, charged %d private bits", nothing.round, nothing.bits)
+        send_metrics = bool(policy.metrics) and _metric_reply_allowed(policy)
+
+        def answer(trained: RecordDict) -> RecordDict:
+            update = _clipped(policy, mechanism, _finite_update(slots, before, trained))
+            try:
+                ballot = mechanism.encode(update, request.key, OsCoins())
+            except Exception as error:
+                raise AppFailed(NOT_ENCODED, str(error)) from error
+            content = _listed_metrics(policy, trained if send_metrics else RecordDict())
+            content[BALLOT_RECORD] = ballot_record(ballot, request.key)
+            return content
+
+        fallback = _listed_metrics(policy, RecordDict())
+        fallback[BALLOT_RECORD] = ballot_record(nothing, request.key)
+        return Job(answer, fallback)
+
+    def _check_app(
+        self,
+        policy: Policy,
+        message: Message,
+        context: Context,
+        slots: tuple[ArraySlot, ...],
+        before: Arrays,
+    ) -> None:
+        """Make the dry run, once in a process."""
+        if self._dry_run_done:
+            return
+        if self._dry_run is None:
+            if not policy.simulation:
+                log(WARNING, "hushbit: no dry_run is set, so an app that fails is only counted")
+        else:
+            try:
+                reply = self._dry_run(copy.deepcopy(message), copy.deepcopy(context))
+                flat_update(slots, before, only_model(_content(reply)))
+            except Exception as error:
+                log(ERROR, "hushbit: the dry run failed", exc_info=error)
+                raise RequestInvalid("the dry run of the app failed on synthetic data") from error
+        self._dry_run_done = True
 
 
-def _train_and_encode(
-    policy: Policy, message: Message, context: Context, call_next: ClientAppCallable
-) -> RecordDict:
-    """Train, encode and charge; the content with the ballot is built after the charge."""
-    _refuse_expired(message)
-    request = read_request(message.content)
-    policy.check_name(request.description)
-    # Copied before the app runs, because the app may change its message.
-    before = _model(message.content, "a train message must contain")
-    slots = encoded_layout(before, request.frozen)
-    mechanism = _mechanism(policy, request, dimension(slots))
-    policy.check_budget(mechanism)
-    trained = _app_content(message, context, call_next)
-    update = flat_update(slots, before, _model(trained, "the app must return"))
-    if not np.isfinite(update).all():
-        raise TrainingFailed("trained weights are NaN or infinite; nothing was sent or charged")
-    if not np.isinf(policy.l2_clip):
-        update = clip_l2(update[None], policy.l2_clip)[0]
-    ballot = mechanism.encode(update, request.key, OsCoins())
-    _refuse_expired(message)
-    policy.charge(mechanism, request.key.round)
-    log(INFO, "hushbit: round %d, sending %d private bits", ballot.round, ballot.bits)
-    content = _listed_metrics(policy, trained)
-    content[BALLOT_RECORD] = ballot_record(ballot)
-    return content
+def _accept_metrics(policy: Policy) -> Job:
+    """Accept an evaluate or query message, if the policy lists metrics and its limit allows."""
+    if not policy.metrics:
+        raise RequestRefused("the policy lists no metrics, so the app is not run")
+    if not _metric_reply_allowed(policy):
+        raise RequestRefused("the metric replies of this day are used up")
+    return Job(
+        lambda content: _listed_metrics(policy, content), _listed_metrics(policy, RecordDict())
+    )
 
 
 def _refuse_expired(message: Message) -> None:
     """Refuse a request whose time to live has ended, by the clock of this machine."""
-    over = time.time() - (message.metadata.created_at + message.metadata.ttl)
-    if over >= 0:
+    left = message.metadata.created_at + message.metadata.ttl - time.time()
+    if not left > 0:
         raise RequestExpired(
-            f"it expired {over:.1f} s ago by the clock of this machine; nothing was sent or "
+            f"it expired {-left:.1f} s ago by the clock of this machine; nothing was sent or "
             "charged. If this happens in every round, set the clock or use a longer deadline"
         )
 
 
-def _model(content: RecordDict, requirement: str) -> Arrays:
-    """The arrays of the only ArrayRecord in a content."""
-    found = list(records(content, ArrayRecord).values())
-    if len(found) != 1:
-        raise InvalidInput(f"{requirement} exactly one ArrayRecord, the model; got {len(found)}")
-    return numpy_arrays(found[0])
-
-
-def _mechanism(policy: Policy, request: Request, dim: int) -> Mechanism:
-    """The requested mechanism, if its size fits the model and the policy allows it."""
+def _requested_mechanism(policy: Policy, request: Request, dim: int) -> Mechanism:
+    """The requested mechanism, after its description was compared with policy and model."""
+    if request.key.round > MAX_ROUND:
+        raise RequestInvalid(f"a round must be at most {MAX_ROUND}; got {request.key.round}")
+    if not request.key.run:
+        raise VersionMismatch("the key of the request has no run: the server has an older hushbit")
+    policy.check_description(request.description)
     requested = described_dim(request.description)
     if requested != dim:
-        raise InvalidInput(
+        raise RequestInvalid(
             f"the server's mechanism encodes {requested} entries; the model has {dim} to encode"
         )
-    mechanism = mechanism_from_description(request.description)
-    policy.check(mechanism)
-    return mechanism
-
-
-def _app_content(message: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
-    """The reply of the app; its errors are not sent, because their text may contain data."""
     try:
-        reply = call_next(message, context)
-    except Exception as error:
-        log(ERROR, "hushbit: the app raised an error", exc_info=error)
-        raise TrainingFailed(f"the app raised {type(error).__name__}") from error
+        return mechanism_from_description(request.description)
+    except InvalidInput as error:
+        raise VersionMismatch(str(error)) from error
+
+
+def _run_app(
+    job: Job,
+    policy: Policy,
+    arrived: float,
+    message: Message,
+    context: Context,
+    call_next: ClientAppCallable,
+) -> tuple[str, RecordDict]:
+    """Run the app; returns the outcome for the local count, and the content of the reply."""
+    if policy.answer_after_seconds is None:
+        return _answered(job, call_next, message, context)
+    # The thread has its own context: an abandoned app must not change what Flower stores.
+    own = copy.deepcopy(context)
+    results: list[tuple[str, RecordDict]] = []
+
+    def work() -> None:
+        try:
+            results.append(_answered(job, call_next, message, own))
+        except KeyboardInterrupt:  # raised by the app: signals reach the main thread only
+            results.append((APP_RAISED, job.fallback))
+
+    threading.Thread(target=work, daemon=True, name="hushbit training").start()
+    until = arrived + policy.answer_after_seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(left)
+    if not results:
+        log(ERROR, "hushbit: %s", TOO_SLOW)
+        return TOO_SLOW, job.fallback
+    context.state = own.state
+    return results[0]
+
+
+def _answered(
+    job: Job, call_next: ClientAppCallable, message: Message, context: Context
+) -> tuple[str, RecordDict]:
+    """The answer to the app's reply; a failure of any kind gives the fallback.
+
+    KeyboardInterrupt passes: it comes from the operator of the machine, not from data.
+    """
+    try:
+        content = _content(call_next(message, context))
+        with np.errstate(all="ignore"):
+            return TRAINED, job.answer(content)
+    except KeyboardInterrupt:
+        raise
+    except AppFailed as error:
+        log(ERROR, "hushbit: %s: %s", error.outcome, one_line(error))
+        return error.outcome, job.fallback
+    except BaseException as error:  # also SystemExit
+        log(ERROR, "hushbit: %s", APP_RAISED, exc_info=error)
+        return APP_RAISED, job.fallback
+
+
+def _content(reply: object) -> RecordDict:
+    """The content of the app's reply."""
+    if not isinstance(reply, Message):
+        raise AppFailed(WRONG_ANSWER, f"it returned a {type(reply).__name__} instead of a Message")
     if reply.has_error():
-        raise TrainingFailed(f"the app replied with an error: {reply.error.reason}")
+        raise AppFailed(ERROR_REPLY, reply.error.reason)
     return reply.content
 
 
+def _finite_update(
+    slots: tuple[ArraySlot, ...], before: Arrays, trained: RecordDict
+) -> NDArray[np.floating]:
+    """What training changed, as one vector."""
+    try:
+        update = flat_update(slots, before, only_model(trained))
+    except InvalidInput as error:
+        raise AppFailed(WRONG_ANSWER, str(error)) from error
+    if not np.isfinite(update).all():
+        raise AppFailed(NOT_FINITE, "trained weights, or their differences, are NaN or infinite")
+    return update
+
+
+def _clipped(
+    policy: Policy, mechanism: Mechanism, update: NDArray[np.floating]
+) -> NDArray[np.floating]:
+    """The update within the smaller of the policy's and the mechanism's clip.
+
+    Entries beyond MAX_LENGTH are scaled down first, so that neither the norm nor a rotation
+    overflows.
+    """
+    peak = np.abs(update).max()
+    if peak > MAX_LENGTH:
+        update = update / peak * update.dtype.type(MAX_LENGTH)
+    return clip_l2(update[None], policy.clip_of(mechanism))[0]
+
+
 def _listed_metrics(policy: Policy, content: RecordDict) -> RecordDict:
-    """A new content with only the metrics that the policy lists."""
-    listed = {
-        name: value
-        for record in records(content, MetricRecord).values()
-        for name, value in record.items()
-        if name in policy.metrics
-    }
-    return RecordDict({METRICS_RECORD: MetricRecord(listed)} if listed else {})
+    """A content with all metrics that the policy lists, as floats; NaN where the app has none."""
+    if not policy.metrics:
+        return RecordDict()
+    listed = dict.fromkeys(policy.metrics, float("nan"))
+    for record in records(content, MetricRecord).values():
+        for name, value in record.items():
+            if name in listed and isinstance(value, int | float) and abs(value) < MAX_LENGTH:
+                listed[name] = float(value)
+    return RecordDict({METRICS_RECORD: MetricRecord(listed)})
 
 
-def _refusal(message: Message, sentence: str, error: Exception) -> Message:
-    log(WARNING, "hushbit: %s: %s", sentence, one_line(error))
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, sentence), reply_to=message)
+def _metric_reply_allowed(policy: Policy) -> bool:
+    """Count a reply with metrics; False beyond the limit, or if the count cannot be written."""
+    try:
+        return _counts(policy).add_metric_reply(policy.metric_replies_per_day)
+    except HushbitError as error:
+        log(WARNING, "hushbit: no metrics are sent: %s", one_line(error))
+        return False
+
+
+def _count(policy: Policy, outcome: str) -> None:
+    """Count the outcome locally; an error is logged, because it must not change the reply."""
+    try:
+        _counts(policy).add(outcome)
+    except HushbitError as error:
+        log(WARNING, "hushbit: %s", one_line(error))
+
+
+def _counts(policy: Policy) -> LocalCounts:
+    return LocalCounts(Path(policy.ledger))
+
+
+def _refusal(message: Message, error: Exception) -> Message:
+    """An error reply whose text names the class of the refusal."""
+    if isinstance(error, BudgetSpent):
+        text = "budget: the client's budget is spent"
+    elif isinstance(error, RequestRefused | AlreadyCharged | TooManyRequests):
+        text = "policy: the client's policy does not allow this request"
+    elif isinstance(error, RequestExpired):
+        text = "expired: the request has expired"
+    elif isinstance(error, RequestInvalid | MissingExtra):
+        text = f"configuration: {one_line(error)}"
+    elif isinstance(error, VersionMismatch):
+        text = f"version: {one_line(error)}"
+    else:
+        text = "configuration: the client cannot answer; its log has the reason"
+    log(WARNING, "hushbit: refused (%s): %s", text, one_line(error))
+    return _error(message, text)
+
+
+def _error(message: Message, text: str) -> Message:
+    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, text), reply_to=message)
 
 
 def one_line(text: object) -> str:

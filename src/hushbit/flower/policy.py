@@ -2,42 +2,66 @@
 
 import math
 import tomllib
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 
-from hushbit.checks import check_delta, check_positive
-from hushbit.errors import BudgetSpent, HushbitError, InvalidInput
+from hushbit.checks import check_delta, check_int, check_positive
+from hushbit.errors import BudgetSpent, InvalidInput
+from hushbit.flower.description_limits import (
+    MIN_LENGTH,
+    DescriptionLimits,
+    RequestRefused,
+    nested_name,
+)
+from hushbit.lattice.quantizer import ROUNDINGS
 from hushbit.mechanism import Mechanism
-from hushbit.privacy.accountant import Cost, Limit, within_limit
+from hushbit.privacy.guarantee import Guarantee
 from hushbit.privacy.ledger import Ledger
 from hushbit.registry import MECHANISMS, WRAPPERS
+from hushbit.wire.keys import UserKey
 
 POLICY_KEY = "hushbit-policy"
 ALLOWED_MECHANISMS = tuple(kind.__name__ for kind in MECHANISMS if kind.name is not None)
-
-
-class RequestRefused(HushbitError):
-    """The policy of the client does not allow a request; nothing was sent or charged."""
+DEFAULT_MECHANISMS = ("CPA", "Rotated/CPA", "NormVote/CPA", "NormVote/Rotated/CPA")
+LATTICES = ("Z", "A2", "D4", "E8")
+PROVEN_PRESETS = ("corrected", "honest")
+PRESETS = (*PROVEN_PRESETS, "paper", "authors")
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The limits that a client sets.
+    """The limits that a client sets. Privacy limits have no default.
 
-    epsilon_per_bit      largest epsilon of one bit (per weight for laplace, jopeq, mvu)
-    epsilon_per_message  largest epsilon of a whole ballot, at `delta`
-    budget               largest epsilon of all ballots together, at `delta`
-    delta                0 for pure epsilon
-    l2_clip              l2 norm to which updates are scaled down first; math.inf for no clip
-    mechanisms           names that a server may request, outermost first, as in "Rotated/CPA"
-    ledger               file of all charges; it is kept between runs and restarts
-    metrics              names of metrics that may be sent; the guarantee does not cover them
-    user                 name of the user in the ledger
+    epsilon_per_bit         largest epsilon of one bit (per weight for laplace, jopeq, mvu)
+    epsilon_per_message     largest epsilon of a whole ballot, at `delta`
+    budget                  largest epsilon of all ballots together, at `delta`
+    delta                   0 for pure epsilon
+    l2_clip                 l2 norm to which updates are scaled down first; the cost of a ballot
+                            counts it; math.inf for no clip
+    ledger                  file of all charges; it is kept between runs and restarts
+
+    What a server may request (see `DescriptionLimits`):
+
+    mechanisms              names, outermost first, as in "Rotated/CPA"
+    presets                 "corrected" (CPA) and "honest" (baselines), "paper", "authors"
+    roundings               "stochastic", "dithered", "subtractive", "nearest"
+    lattices                "Z", "A2", "D4", "E8"
+    max_points              largest number of points, levels or symbols of a block
+    max_dim                 largest number of encoded entries
+    allow_unproven          allow presets "paper" and "authors", and an infinite epsilon
+    requests_per_day        largest number of charges in 24 hours
+
+    What a reply contains, and when it is sent:
+
+    metrics                 names of metrics that may be sent; the guarantee does not cover them
+    metric_replies_per_day  largest number of replies with metrics in 24 hours
+    answer_after_seconds    time from the arrival of a request to its reply; training that takes
+                            longer is abandoned. None: reply when training ends
+    simulation              an app that fails causes an error reply; for public data only
+    user                    name of the user in the ledger
     """
 
     epsilon_per_bit: float
@@ -45,18 +69,35 @@ class Policy:
     budget: float
     delta: float
     l2_clip: float
-    mechanisms: tuple[str, ...]
     ledger: str | Path
+    mechanisms: tuple[str, ...] = DEFAULT_MECHANISMS
+    presets: tuple[str, ...] = PROVEN_PRESETS
+    roundings: tuple[str, ...] = ("stochastic",)
+    lattices: tuple[str, ...] = ("Z",)
+    max_points: int = 2
+    max_dim: int = 10**8
+    allow_unproven: bool = False
+    requests_per_day: int = 1000
     metrics: tuple[str, ...] = ()
+    metric_replies_per_day: int = 0
+    answer_after_seconds: float | None = None
+    simulation: bool = False
     user: str = "me"
 
     def __post_init__(self) -> None:
         for name in ("epsilon_per_bit", "epsilon_per_message", "budget", "l2_clip"):
             limit = check_positive(name, getattr(self, name), infinite=True)
             object.__setattr__(self, name, limit)
+        if self.l2_clip < MIN_LENGTH:
+            raise InvalidInput(f"l2_clip must be at least {MIN_LENGTH:g}; got {self.l2_clip!r}")
         object.__setattr__(self, "delta", check_delta(self.delta))
-        for name in ("mechanisms", "metrics"):
+        for name in ("mechanisms", "presets", "roundings", "lattices", "metrics"):
             object.__setattr__(self, name, list_of_names(name, getattr(self, name)))
+        for name, known in (("presets", PRESETS), ("roundings", ROUNDINGS), ("lattices", LATTICES)):
+            if not set(getattr(self, name)) <= set(known):
+                raise InvalidInput(
+                    f"{name} lists {getattr(self, name)!r}; allowed are {', '.join(known)}"
+                )
         if not self.mechanisms:
             raise InvalidInput("mechanisms is empty: list at least one, such as 'CPA'")
         for name in self.mechanisms:
@@ -66,6 +107,20 @@ class Policy:
                     f"mechanisms lists {name!r}; allowed are {', '.join(ALLOWED_MECHANISMS)}, "
                     f"also inside {', '.join(WRAPPERS)} as in 'Rotated/CPA'"
                 )
+        for name, low in (("max_points", 2), ("max_dim", 1), ("requests_per_day", 1)):
+            object.__setattr__(self, name, check_int(name, getattr(self, name), low))
+        for name in ("allow_unproven", "simulation"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidInput(f"{name} must be true or false; got {getattr(self, name)!r}")
+        if not self.allow_unproven and not set(self.presets) <= set(PROVEN_PRESETS):
+            raise InvalidInput(
+                f"presets lists {self.presets!r}; presets other than {', '.join(PROVEN_PRESETS)} "
+                "need allow_unproven = true"
+            )
+        check_int("metric_replies_per_day", self.metric_replies_per_day, 1 if self.metrics else 0)
+        if self.answer_after_seconds is not None:
+            seconds = check_positive("answer_after_seconds", self.answer_after_seconds)
+            object.__setattr__(self, "answer_after_seconds", seconds)
         if not isinstance(self.ledger, str | Path) or not str(self.ledger):
             raise InvalidInput(f"ledger must be the path of a file; got {self.ledger!r}")
         object.__setattr__(self, "ledger", Path(self.ledger))
@@ -89,17 +144,35 @@ class Policy:
         object.__setattr__(made, "ledger", Path(path).absolute().parent / made.ledger)
         return made
 
-    def check_name(self, description: Mapping[str, Any]) -> None:
-        """Refuse a mechanism that is not listed, before it is built."""
-        name = nested_name(description)
-        if name not in self.mechanisms:
-            allowed = ", ".join(self.mechanisms)
-            raise RequestRefused(f"the server requested {name}; the policy allows {allowed}")
+    def check_description(self, description: Any) -> None:
+        """Refuse a description beyond the limits, before a mechanism is built from it."""
+        limits = {field.name: getattr(self, field.name) for field in fields(DescriptionLimits)}
+        DescriptionLimits(**limits).check(description)
+
+    def clip_of(self, mechanism: Mechanism) -> float | None:
+        """The l2 norm to which updates are scaled down: the smaller of both clips."""
+        clip = min(self.l2_clip, math.inf if mechanism.clip is None else mechanism.clip)
+        return None if math.isinf(clip) else clip
+
+    def guarantee(self, mechanism: Mechanism) -> Guarantee:
+        """The guarantee of a ballot of this client, which is checked and charged.
+
+        The client scales updates down to `clip_of(mechanism)` before it encodes them, so the
+        guarantee of a mechanism with this clip holds. It differs from that of the mechanism only
+        where an l2 clip proves something.
+        """
+        clip = self.clip_of(mechanism)
+        return (mechanism if clip == mechanism.clip else mechanism.with_clip(clip)).guarantee
 
     def check(self, mechanism: Mechanism) -> None:
-        """Refuse a mechanism that is not listed, or whose epsilon exceeds a limit."""
-        self.check_name(mechanism.description)
-        guarantee = mechanism.guarantee
+        """Refuse a mechanism whose description or epsilon exceeds a limit."""
+        self.check_description(mechanism.description)
+        guarantee = self.guarantee(mechanism)
+        if math.isinf(guarantee.epsilon_per_bit) and not self.allow_unproven:
+            raise RequestRefused(
+                "the server requested a mechanism without a finite epsilon; the policy does not "
+                "set allow_unproven"
+            )
         if not guarantee.epsilon_per_bit <= self.epsilon_per_bit:
             raise RequestRefused(
                 f"the server requested epsilon {guarantee.epsilon_per_bit:g} per {guarantee.unit}; "
@@ -114,23 +187,12 @@ class Policy:
                 f"the policy allows {self.epsilon_per_message:g}"
             )
 
-    def check_budget(self, mechanism: Mechanism) -> None:
-        """Raise BudgetSpent if one more ballot would exceed the budget; writes nothing."""
-        if math.isinf(self.budget):
-            return
-        ballots: Counter[str] = Counter()
-        if Path(self.ledger).exists():
-            for entry in Ledger.open(self.ledger, create=False).entries(self.user):
-                ballots[entry.cost.to_text()] += entry.cost.ballots
-        spent = [Cost.from_text(text, number) for text, number in ballots.items()]
-        if not within_limit([*spent, mechanism.guarantee.cost], Limit(self.budget, self.delta)):
-            raise BudgetSpent(
-                f"one more ballot would exceed the budget of epsilon {self.budget:g} at delta "
-                f"{self.delta:g}; nothing was trained, sent or charged"
-            )
+    def charge(self, mechanism: Mechanism, key: UserKey) -> None:
+        """Write the cost of the ballot to the ledger, or raise an error and charge nothing.
 
-    def charge(self, mechanism: Mechanism, round: int) -> None:
-        """Write the cost of the ballot to the ledger, or raise BudgetSpent and write nothing."""
+        The errors are BudgetSpent, AlreadyCharged (this round of this run was answered before) and
+        TooManyRequests (`requests_per_day`).
+        """
         ledger = Ledger.open(self.ledger)
         limit = ledger.limit(self.user)
         if limit is None or (limit.epsilon, limit.delta) != (self.budget, self.delta):
@@ -138,17 +200,15 @@ class Policy:
                 ledger.set_limit(self.user, epsilon=self.budget, delta=self.delta)
             except InvalidInput as error:
                 raise BudgetSpent(str(error)) from error
-        name = nested_name(mechanism.description)
-        ledger.charge(self.user, round, mechanism.guarantee.cost, mechanism=name)
-
-
-def nested_name(description: Any) -> str:
-    """The names of a mechanism and its inner mechanisms, as in Rotated/CPA."""
-    names: list[str] = []
-    while isinstance(description, Mapping) and len(names) < 8:
-        names.append(str(description.get("mechanism"))[:40])
-        description = description.get("inner")
-    return "/".join(names)
+        ledger.charge(
+            self.user,
+            key.round,
+            self.guarantee(mechanism).cost,
+            mechanism=nested_name(mechanism.description),
+            run=key.run.hex(),
+            once=True,
+            per_day=self.requests_per_day,
+        )
 
 
 def node_policy(context: Context) -> Policy:

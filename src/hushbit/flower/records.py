@@ -26,6 +26,8 @@ NONNEGATIVE = "*running_var"
 MECHANISM_KEY, USER_KEY, FROZEN_KEY = "hushbit-mechanism", "hushbit-key", "hushbit-frozen"
 BALLOT_RECORD, BALLOT_ARRAY = "ballot", "bits"
 SERIALIZED = "hushbit.ballot"
+MAX_DESCRIPTION = 10_000  # characters
+MAX_PATTERNS = 256  # of frozen arrays, and characters of each
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 
@@ -40,8 +42,26 @@ class ArraySlot:
 
 
 def numpy_arrays(record: ArrayRecord) -> Arrays:
-    """Copies of all arrays in a record."""
-    return {str(name): np.array(array.numpy()) for name, array in record.items()}
+    """Copies of all arrays in a record; refuses anything but arrays of numbers."""
+    found: Arrays = {}
+    for name, array in record.items():
+        try:
+            found[str(name)] = np.array(array.numpy())
+        except Exception as error:
+            raise InvalidInput(f"array {name!r} cannot be read: {type(error).__name__}") from error
+        if found[str(name)].dtype.kind not in "fiub":
+            raise InvalidInput(f"array {name!r} has no numbers: {found[str(name)].dtype.name}")
+    return found
+
+
+def only_model(content: RecordDict) -> Arrays:
+    """The arrays of the only ArrayRecord in a content."""
+    found = list(records(content, ArrayRecord).values())
+    if len(found) != 1:
+        raise InvalidInput(
+            f"a message must have exactly one ArrayRecord, the model; got {len(found)}"
+        )
+    return numpy_arrays(found[0])
 
 
 def array_record(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
@@ -73,10 +93,11 @@ def dimension(slots: Sequence[ArraySlot]) -> int:
 def flat_update(slots: Sequence[ArraySlot], before: Arrays, after: Arrays) -> NDArray[np.floating]:
     """after - before as one vector; float32 if all arrays are float32, else float64."""
     for slot in slots:
-        if slot.name not in after or after[slot.name].shape != slot.shape:
+        found = after.get(slot.name)
+        if found is None or found.shape != slot.shape or found.dtype.name not in FLOATS:
             raise InvalidInput(
-                f"the app returned no array {slot.name!r} of shape {slot.shape}: return the "
-                "whole trained model, with the array names of the message"
+                f"the app returned no floating-point array {slot.name!r} of shape {slot.shape}: "
+                "return the whole trained model, with the array names of the message"
             )
     single = all(before[slot.name].dtype == np.float32 == after[slot.name].dtype for slot in slots)
     kind = np.float32 if single else np.float64
@@ -129,23 +150,31 @@ def read_request(content: RecordDict) -> Request:
     ]
     if len(found) != 1:
         raise InvalidInput(
-            "the train message requests no ballot: the server must use HushbitStrategy"
+            f"a train message must have one request for a ballot; got {len(found)}: the server "
+            "must use HushbitStrategy"
         )
     config: ConfigRecord = found[0]
-    frozen = config.get(FROZEN_KEY, [])
-    if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
-        raise InvalidInput("frozen must be a list of name patterns")
-    description = description_from_text(config[MECHANISM_KEY])
-    names = tuple(str(name) for name in frozen)
-    key = config.get(USER_KEY)
+    text, key, frozen = config[MECHANISM_KEY], config.get(USER_KEY), config.get(FROZEN_KEY, [])
+    if not isinstance(text, str) or len(text) > MAX_DESCRIPTION:
+        raise InvalidInput(f"a mechanism must be JSON text of at most {MAX_DESCRIPTION} characters")
+    if (
+        not isinstance(frozen, list)
+        or len(frozen) > MAX_PATTERNS
+        or not all(isinstance(name, str) and len(name) <= MAX_PATTERNS for name in frozen)
+    ):
+        raise InvalidInput(
+            f"frozen must be a list of at most {MAX_PATTERNS} name patterns of at most "
+            f"{MAX_PATTERNS} characters"
+        )
     if not isinstance(key, bytes):
         raise InvalidInput("the request contains no user key")
-    return Request(description, UserKey.from_bytes(key), names)
+    names = tuple(str(name) for name in frozen)
+    return Request(description_from_text(text), UserKey.from_bytes(key), names)
 
 
-def ballot_record(ballot: Ballot) -> ArrayRecord:
-    """A record with one array: the bytes of the ballot, without another encoding."""
-    data = ballot.to_bytes()
+def ballot_record(ballot: Ballot, key: UserKey) -> ArrayRecord:
+    """A record with one array: the bytes of the ballot and its MAC, without another encoding."""
+    data = ballot.to_bytes(key)
     return ArrayRecord({BALLOT_ARRAY: Array("uint8", (len(data),), SERIALIZED, data)})
 
 

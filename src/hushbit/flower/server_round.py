@@ -25,7 +25,7 @@ from hushbit.mechanism import Mechanism
 from hushbit.registry import description_text
 from hushbit.tally.estimate import Estimate
 from hushbit.tally.tally import Tally
-from hushbit.wire.ballot import HEADER_BYTES
+from hushbit.wire.ballot import HEADER_BYTES, MAC_BYTES
 from hushbit.wire.keys import RoundKey
 
 MAX_METRICS = 32
@@ -111,9 +111,10 @@ def users_by_partition(grid: Grid, count: int, *, seconds: float) -> dict[int, i
         if reply.has_error():
             continue
         for record in records(reply.content, MetricRecord).values():
-            if PARTITION in record:
+            stated = record.get(PARTITION)
+            if isinstance(stated, int | float) and stated % 1 == 0:  # NaN where the app failed
                 node = sent[reply.metadata.reply_to_message_id]
-                users[node] = check_int(PARTITION, record[PARTITION], 0)
+                users[node] = check_int(PARTITION, int(stated), 0)
     if len(users) < wanted or len(set(users.values())) < len(users):
         raise HushbitError(
             f"{len(users)} of {wanted} nodes stated a partition, and {len(set(users.values()))} "
@@ -156,7 +157,7 @@ class RoundCount:
         self.bytes_up = 0
         self.answered: set[str] = set()
         self.metrics = MetricMeans()
-        self._max_bytes = HEADER_BYTES + (tally.mechanism.payload_bits + 7) // 8
+        self._ballot_bytes = HEADER_BYTES + MAC_BYTES + (tally.mechanism.payload_bits + 7) // 8
 
     @property
     def accepted(self) -> int:
@@ -181,11 +182,11 @@ class RoundCount:
         user = self.users[message]
         if reply.has_error():
             raise RefusedBallot("error", f"user {user}: {reply.error.reason}")
-        ballot = read_ballot(reply.content, self._max_bytes)
+        ballot = read_ballot(reply.content, self._ballot_bytes)
         if ballot.user != user:
             raise RefusedBallot("forged", f"user {user} sent a ballot of user {ballot.user}")
         self.tally.add(ballot)
-        self.bytes_up += HEADER_BYTES + len(ballot.payload)
+        self.bytes_up += self._ballot_bytes
         self.metrics.add(reply.content)
 
 
@@ -234,7 +235,7 @@ class OpenRound:
 
     def count(self, replies: Iterable[Message]) -> RoundCount:
         """Count replies as they arrive."""
-        tally = self.mechanism.tally(self.key, histogram=False)
+        tally = self.mechanism.tally(self.key, histogram=False, require_mac=True)
         count: RoundCount | None = None
         for reply in replies:
             # The first reply arrives after all messages have been sent and recorded.

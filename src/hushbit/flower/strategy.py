@@ -1,6 +1,7 @@
 """The server: a Flower strategy that requests private ballots and decodes their mean."""
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -42,6 +43,7 @@ from hushbit.wire.keys import RoundKey
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 CONFIG = "flower.json"
+RUN_BYTES = 16
 PACKAGES = ("hushbit", "flwr", "numpy", "numba")
 
 
@@ -98,6 +100,7 @@ class HushbitStrategy(Strategy):
         self.folder = None if folder is None else RunFolder(folder, CONFIG)
         self.evaluate_users = evaluate_users
         self._mechanism, self._options = mechanism, options
+        self._run = secrets.token_bytes(RUN_BYTES)
         self._round: OpenRound | None = None
         self._grid: Grid | None = None
 
@@ -122,6 +125,8 @@ class HushbitStrategy(Strategy):
         `timeout` is ignored: `deadline_seconds` limits every round.
         """
         self.summary()
+        # New keys also for a resumed run: its users answer a round that was interrupted once more.
+        self._run = secrets.token_bytes(RUN_BYTES)
         with nullcontext() if self.folder is None else self.folder.locked():
             return self._run_rounds(
                 grid,
@@ -225,7 +230,7 @@ class HushbitStrategy(Strategy):
         before = numpy_arrays(arrays)
         slots = encoded_layout(before, self.frozen)
         # Rounds of keys are counted from 0, those of Flower from 1.
-        key = RoundKey(self.secret, server_round - 1)
+        key = RoundKey(self.secret, server_round - 1, self._run)
         nodes = self._sampled(grid, deadline)
         log(INFO, "hushbit: sending requests to %d users", len(nodes))
         mechanism = self._sized(dimension(slots))
