@@ -301,6 +301,15 @@ def test_refusals_name_their_class(tmp_path: Path) -> None:
     assert refused(tmp_path, entries=nested).startswith(("configuration", "policy"))
 
 
+def test_a_request_beyond_the_limits_is_not_built(tmp_path: Path, monkeypatch: Any) -> None:
+    build = lambda _: pytest.fail("a refused mechanism must not be built")  # noqa: E731
+    monkeypatch.setattr(client, "mechanism_from_description", build)
+    text = description_text(CPA).replace('"points":[2]', '"points":[4096]').replace('"Z"', '"E8"')
+    for other in (text, description_text(hb.CPA(DIM + 1, 1.0, 0.05))):
+        found = refused(tmp_path, entries={"hushbit-mechanism": other})
+        assert found.startswith(("policy: ", "configuration: the server's mechanism encodes 15"))
+
+
 def test_messages_with_other_records_are_refused(tmp_path: Path) -> None:
     key = hb.RoundKey(bytes(32), 2, b"run").user(9)
     asked = ConfigRecord(request_entries(description_text(CPA), key, ()))
@@ -421,6 +430,16 @@ def test_an_interrupt_raised_in_the_thread_is_a_failure(tmp_path: Path) -> None:
     node = Node(tmp_path, raising(KeyboardInterrupt()), answer_after_seconds=SECONDS)
     assert not node.ask().has_error()
     assert node.outcomes == {client.APP_RAISED: 1}
+
+
+def test_a_thread_that_cannot_be_started_is_a_failure(tmp_path: Path, monkeypatch: Any) -> None:
+    def start(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    node = Node(tmp_path, trained, answer_after_seconds=SECONDS)
+    assert form(node.ask())[0] == ["ballot"]
+    assert node.outcomes == {client.NOT_RUN: 1}
 
 
 def test_the_state_of_an_app_that_finished_is_kept(tmp_path: Path) -> None:

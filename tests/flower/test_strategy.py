@@ -154,6 +154,21 @@ def test_only_the_first_reply_to_a_message_counts(tmp_path: Path) -> None:
     assert (metrics["accepted"], metrics["refused_duplicate"]) == (0, 2)
 
 
+def test_every_start_has_a_run_of_its_own(tmp_path: Path) -> None:
+    keys: list[UserKey] = []
+
+    def tamper(asked: Message, reply: Message) -> list[Message]:
+        keys.append(UserKey.from_bytes(asked.content["config"]["hushbit-key"]))
+        return [reply]
+
+    grid, made = LocalGrid(federation(tmp_path, [add(0.1)], **OPEN), tamper), strategy()
+    for _ in range(2):  # a client answers a round of a run once
+        assert run(grid, made).train_metrics_clientapp[1]["accepted"] == 1
+    assert [len(key.run) for key in keys] == [16, 16]
+    assert keys[0].run != keys[1].run
+    assert keys[0].key != keys[1].key
+
+
 def test_ledger_rounds_are_counted_from_zero(tmp_path: Path) -> None:
     run(LocalGrid(federation(tmp_path, [add(0.1)], **OPEN)), strategy(), rounds=3)
     entries = hb.Ledger.open(tmp_path / "0" / "ledger.db").entries()

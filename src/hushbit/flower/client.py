@@ -65,6 +65,7 @@ ERROR_REPLY = "the app replied with an error"
 WRONG_ANSWER = "the app returned a wrong answer"
 NOT_FINITE = "the update is not finite"
 NOT_ENCODED = "the update could not be encoded"
+NOT_RUN = "the app could not be run"
 TOO_SLOW = "the app took longer than answer_after_seconds"
 
 App = Callable[[Message, Context], Message]
@@ -138,7 +139,11 @@ class HushbitMod:
                 job = _accept_metrics(policy)
         except Exception as error:  # Flower would send the text of an exception
             return _refusal(message, error)
-        outcome, content = _run_app(job, policy, arrived, message, context, call_next)
+        try:
+            outcome, content = _run_app(job, policy, arrived, message, context, call_next)
+        except Exception as error:  # such as a thread that cannot be started
+            log(ERROR, "hushbit: %s", NOT_RUN, exc_info=error)
+            outcome, content = NOT_RUN, job.fallback
         _count(policy, outcome)
         if policy.simulation and outcome != TRAINED:
             return _error(message, f"simulation: {outcome}")
