@@ -15,6 +15,7 @@ from hushbit.cpa import StagedCPA
 from hushbit.errors import AlreadyCharged, HushbitError, InvalidInput, TooManyRequests
 from hushbit.flower.description_limits import RequestRefused
 from hushbit.flower.policy import ALLOWED_MECHANISMS, DEFAULT_MECHANISMS, Policy, node_policy
+from hushbit.privacy.accountant import Limit, within_limit
 from hushbit.registry import BY_DESCRIPTION, WRAPPERS
 from hushbit.wire.keys import load_secret
 from hushbit.wrappers import NormVote
@@ -278,6 +279,23 @@ def test_the_clip_of_the_policy_counts_in_the_cost(tmp_path: Path) -> None:
     policy(tmp_path, **limits).check(plain)
     with pytest.raises(RequestRefused, match="ballot of epsilon"):
         policy(tmp_path, **(limits | {"l2_clip": math.inf})).check(plain)
+
+
+def test_the_documented_policy_allows_the_documented_mechanism(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text()
+    place = tmp_path / "policy.toml"
+    place.write_text(page.split("```toml\n")[1].split("```")[0])
+    mine, mechanism = Policy.load(place), hb.CPA(7850, 0.5, 0.05)
+    mine.check(mechanism)
+    assert not mine.metrics
+    stated = re.search(r"costs epsilon (\d+) at\s+delta 1e-5.*\s(\d+) rounds", page, re.DOTALL)
+    assert stated
+    message = mine.guarantee(mechanism).epsilon_per_message(1e-5)
+    assert round(message) == int(stated[1])
+    cost, limit = mine.guarantee(mechanism).cost, Limit(mine.budget, mine.delta)
+    rounds = int(stated[2])
+    assert within_limit([cost.times(rounds)], limit)
+    assert not within_limit([cost.times(rounds + 1)], limit)
 
 
 def test_a_round_is_answered_once_and_charges_are_limited_per_day(tmp_path: Path) -> None:
