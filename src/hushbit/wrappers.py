@@ -553,7 +553,7 @@ class NormVoteVotes(WrappedVotes):
     def mask(self) -> Bytes:
         """The inner votes, and the bits of the vote on the norm."""
         answers = np.ones((1, self.wrapper.answers), dtype=np.bool_)
-        return self.wrapper.append_answers(self.inner.mask()[None, :], answers)[0]
+        return np.asarray(self.wrapper.append_answers(self.inner.mask()[None, :], answers)[0])
 
     def inner_ballots(self, ballots: Ballots) -> Ballots:
         """The ballots without the vote on the norm."""

@@ -12,6 +12,7 @@ from typing import Any
 from hushbit.checks import check_choice, check_int, check_positive
 from hushbit.encoding.words import FAMILIES
 from hushbit.errors import HushbitError, InvalidInput
+from hushbit.wrappers import MAX_ANSWERS
 
 MIN_LENGTH, MAX_LENGTH = 1e-30, 1e30
 """Range of a radius, clip or level: rounding in float32 is far below these lengths."""
@@ -74,6 +75,8 @@ class DescriptionLimits:
             check_int(f"the product of {field}", math.prod(counts), 2, self.max_points)
         elif field == "bits":
             check_int("2^bits", 2 ** check_int("bits", value, 1, 16), 2, self.max_points)
+        elif field == "answers":
+            check_int(field, value, 1, MAX_ANSWERS)
         elif field in ("dim", "report"):
             check_int(field, value, 1, self.max_dim)
         elif field == "layers":
