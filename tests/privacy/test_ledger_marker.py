@@ -239,3 +239,23 @@ def test_nobody_can_commit_between_reading_the_rows_and_the_marker(
     monkeypatch.setattr(LedgerFile, "_read_marker", write_and_read)
     assert len(used.entries()) == 5
     charge(writer, "ann", TENTH)
+
+
+def test_connections_flush_everything_to_the_disk(used: Ledger) -> None:
+    with used._file._connection() as connection:
+        values = {
+            name: connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("synchronous", "fullfsync", "trusted_schema", "journal_mode")
+        }
+    assert values == {
+        "synchronous": 3,  # EXTRA
+        "fullfsync": 1,
+        "trusted_schema": 0,
+        "journal_mode": "delete",
+    }
+
+
+def test_a_database_of_another_application_is_refused(used: Ledger) -> None:
+    edit(used, "PRAGMA application_id = 7")
+    with pytest.raises(DamagedFile, match="is not a ledger .application id 0x7"):
+        Ledger.open(used.path)
