@@ -257,5 +257,5 @@ def test_connections_flush_everything_to_the_disk(used: Ledger) -> None:
 
 def test_a_database_of_another_application_is_refused(used: Ledger) -> None:
     edit(used, "PRAGMA application_id = 7")
-    with pytest.raises(DamagedFile, match="is not a ledger .application id 0x7"):
+    with pytest.raises(DamagedFile, match=r"is not a ledger .application id 0x7"):
         Ledger.open(used.path)
