@@ -75,7 +75,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
     def visit(node: ast.AST) -> Iterator[Mutant]:
         compiled = any("njit" in ast.unparse(d) for d in getattr(node, "decorator_list", []))
-        if compiled or isinstance(node, ast.JoinedStr):
+        if compiled or isinstance(node, ast.JoinedStr) or getattr(node, "arg", "") == "strict":
             return
         for field, value in ast.iter_fields(node):
             children: list[Any] = value if isinstance(value, list) else [value]

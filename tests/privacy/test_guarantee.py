@@ -217,3 +217,11 @@ def test_sums_of_epsilon_are_exact() -> None:
     assert of_bits((0.1, 3)).epsilon_per_message() == 0.3
     assert of_bits((0.1, 1), (0.2, 1)).epsilon_per_run(10) == 3.0
     assert 0.1 * 3 != 0.3
+
+
+def test_only_several_stages_are_listed() -> None:
+    one = hb.CPA(8, 0.5, 1.0, points=4).guarantee.anonymity(3)
+    two = hb.NestedCPA(8, 0.5, 1.0, stages=(2, 4)).guarantee.anonymity(3)
+    assert "k = 2 per block" in one
+    assert "stages" not in one
+    assert "(stages: 1 x 2)" in two
