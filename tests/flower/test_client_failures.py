@@ -444,13 +444,16 @@ def test_a_thread_that_cannot_be_started_is_a_failure(tmp_path: Path, monkeypatc
 
 def test_the_state_of_an_app_that_finished_is_kept(tmp_path: Path) -> None:
     app = ClientApp(mods=[HushbitMod(policy(tmp_path, answer_after_seconds=SECONDS))])
-    go = threading.Event()
+    go, ended = threading.Event(), threading.Event()
 
     @app.train()
     def train(message: Message, given: Context) -> Message:
-        if "rounds" in given.state:
+        again = "rounds" in given.state
+        if again:
             go.wait(60)
-        given.state["rounds"] = ConfigRecord({"seen": len(given.state) + 1})
+        given.state["rounds"] = ConfigRecord({"seen": 2 if again else 1})
+        if again:
+            ended.set()
         return trained(message)
 
     own = context()
@@ -458,6 +461,7 @@ def test_the_state_of_an_app_that_finished_is_kept(tmp_path: Path) -> None:
         key = hb.RoundKey(bytes(32), number, b"run").user(9)
         app(train_message(MODEL, request_entries(description_text(CPA), key, ())), own)
     go.set()
+    assert ended.wait(60)
     assert dict(own.state["rounds"]) == {"seen": 1}
 
 
