@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import hushbit.baselines.mvu
 import hushbit.baselines.signsgd
 import hushbit.encoding.stage
 import hushbit.wrappers
@@ -88,9 +87,9 @@ def chosen_coins(draws: Draws) -> Iterator[None]:
         use_definitions(patch)
         patch.setattr(encode, "signed_coins", signed)
         patch.setattr(encode, "split_coins", lambda coin, votes: signed(coin, 0, votes))
-        for module in (hushbit.baselines.signsgd, hushbit.baselines.mvu):
-            patch.setattr(module, "response_coins", lambda coin, n: chosen(coin, COIN_TAG, 0, n))
-        for module in (hushbit.encoding.stage, hushbit.wrappers, hushbit.baselines.mvu):
+        signs = hushbit.baselines.signsgd  # MVU uses its encoder of stochastic signs
+        patch.setattr(signs, "response_coins", lambda coin, n: chosen(coin, COIN_TAG, 0, n))
+        for module in (hushbit.encoding.stage, hushbit.wrappers):
             patch.setattr(module, "keystream", drawn)
         yield
 
@@ -135,7 +134,7 @@ def leaf(mechanism: Mechanism) -> Any:
 def bit_draws(mechanism: Mechanism) -> list[tuple[int, int, int]]:
     """The draw (tag, stage, number) that decides each bit of a payload; none for padding."""
     if isinstance(mechanism, NormVote):
-        vote = [(NORM_TAG, mechanism.depth, 0)]
+        vote = [(NORM_TAG, mechanism.depth, i) for i in range(mechanism.answers)]
         return bit_draws(mechanism.inner) + vote
     if isinstance(mechanism, Subset):
         return [(COIN_TAG, 0, i) for i in range(mechanism.report)]
@@ -149,7 +148,8 @@ def bit_draws(mechanism: Mechanism) -> list[tuple[int, int, int]]:
 def bit_places(mechanism: Mechanism) -> NDArray[np.int64]:
     """The position in the payload of each bit that `bit_draws` lists."""
     if isinstance(mechanism, NormVote):
-        return np.append(bit_places(mechanism.inner), mechanism.inner.payload_bits)
+        vote = mechanism.inner.payload_bits + np.arange(mechanism.answers)
+        return np.append(bit_places(mechanism.inner), vote)
     inner = leaf(mechanism)
     if isinstance(mechanism, Wrapper) and not isinstance(mechanism, Subset):
         return bit_places(mechanism.inner)
@@ -234,6 +234,8 @@ def count_of_flips(vote: NormVote) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         with chosen_coins({(NORM_TAG, vote.depth): np.full((1, WIDTH), middle, np.uint32)}):
-            flipped = bool(vote._flips(np.zeros((1, 8), np.uint32))[0])
+            [flips] = vote._flips(np.zeros((1, 8), np.uint32))
+        flipped = bool(flips[0])
+        assert (flips == flipped).all()  # all answers have the same threshold
         low, high = (middle, high) if flipped else (low, middle)
     return high

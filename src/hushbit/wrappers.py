@@ -415,7 +415,7 @@ class NormVote(Wrapper):
         share of users at or below the level = 1/2 + S / (2 beta K)      unbiased.
 
     A user who lies moves S by at most 2, as much as 1 / beta honest users do. One answer of epsilon
-    0.5 has beta = 0.24, so a fifth of the users decides every vote; 31 answers have beta = 0.83.
+    0.5 has beta = 0.24, so a fifth of the users decides every vote; 31 answers have beta = 0.84.
     """
 
     inner: Mechanism
@@ -537,7 +537,7 @@ def majority_beta(beta: float, answers: int) -> float:
     """The beta of the majority of an odd number of answers that have `beta` each.
 
     >>> round(majority_beta(0.245, 31), 2)
-    0.83
+    0.84
     """
     truth = (1 + beta) / 2
     wins = range(answers // 2 + 1, answers + 1)

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 import hushbit as hb
 from chosen_coins import (
     COINS,
-    WIDTH,
-    chosen_coins,
     counts_by_bisection,
     counts_by_comparison,
     layers,
@@ -30,7 +28,6 @@ from chosen_coins import (
 from hushbit.baselines import MVU, SignRR
 from hushbit.cpa import StagedCPA
 from hushbit.encoding.clip_and_rotate import cached_rotation
-from hushbit.kernels.encode import COIN_TAG
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.privacy.renyi import zcdp_of_two_points
@@ -68,7 +65,8 @@ def wrapped(make: Callable[[], Mechanism], wraps: Wrap, epsilon: float) -> Mecha
         if wrap == "rotate":
             mechanism = hb.Rotated(mechanism)
         elif wrap == "vote":
-            mechanism = NormVote(mechanism, RADIUS / (1 + number), epsilon * (1 + number) / 2)
+            level, answers = RADIUS / (1 + number), 1 if number == 0 else 3
+            mechanism = NormVote(mechanism, level, epsilon * (1 + number) / 2, answers)
         else:
             assert isinstance(mechanism, hb.CPA)
             mechanism = hb.Subset(mechanism, max(1, mechanism.blocks - 1))
@@ -237,7 +235,7 @@ def one_bit_baselines() -> Iterator[Case]:
             partial(SignRR, dim, epsilon, step=RADIUS),
             partial(SignRR, dim, epsilon, step=RADIUS, stochastic=True),
             partial(SignRR, dim, epsilon, preset="authors"),
-            partial(MVU, dim, epsilon, RADIUS, bits=1),
+            partial(MVU, dim, epsilon, RADIUS),
         ):
             yield partial(wrapped, make, wraps, epsilon)
 
@@ -368,57 +366,3 @@ def test_tiers_state_the_guarantee_of_each_tier() -> None:
         ballot = tiers.encode(update, user, coins, tier=tier)
         assert ballot == mechanism.encode(update, user, coins)
         assert violations(mechanism) == []
-
-
-# Several bits for each entry
-
-
-def symbol_laws(mechanism: MVU, updates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """P(symbol) of one entry for each update, by bisection over the draw of the symbol."""
-    rows, symbols = len(updates), 2**mechanism.bits
-    keys, coins = KEY.users([1] * rows), np.zeros((rows, 8), np.uint32)
-    coins[:, 0] = np.arange(rows)
-
-    def drawn(numbers: NDArray[np.int64], rounding: int) -> NDArray[np.uint8]:
-        draws = np.zeros((rows, WIDTH), np.uint32)
-        draws[:, 0], draws[:, 1] = rounding, numbers
-        with chosen_coins({(COIN_TAG, 0): draws}):
-            return mechanism.encode_payload(updates, keys, coins)[0][:, 0]
-
-    found = []
-    for rounding in (0, COINS - 1):
-        below = np.zeros((rows, symbols + 1), np.int64)
-        below[:, -1] = COINS
-        for symbol in range(1, symbols):  # the first draw whose symbol is at least this one
-            low, high = np.full(rows, -1), np.full(rows, COINS)
-            while (high - low > 1).any():
-                middle = np.clip((low + high) // 2, 0, COINS - 1)
-                reached = drawn(middle, rounding) >= symbol
-                low, high = np.where(reached, low, middle), np.where(reached, middle, high)
-            below[:, symbol] = high
-        found.append(np.diff(below, axis=1))
-    return np.unique(np.concatenate(found), axis=0) / COINS
-
-
-def check_symbols(bits: int, epsilon: float) -> None:
-    mechanism = MVU(1, epsilon, RADIUS, bits=bits, inputs=8)
-    updates = RADIUS * np.linspace(-1.3, 1.3, 27)[:, None]
-    law = symbol_laws(mechanism, updates)
-    assert law.sum(axis=1) == pytest.approx(1, abs=1e-15)
-    used = law[:, law.max(axis=0) > 0]
-    assert np.log(used[:, None] / used).max() <= epsilon + TOLERANCE
-    for first, second in itertools.permutations(law, 2):
-        for delta in DELTAS:
-            stated = mechanism.guarantee.epsilon_per_message(delta)
-            assert delta_at(stated, first, second) <= delta * (1 + TOLERANCE)
-
-
-def test_the_symbols_of_mvu() -> None:
-    check_symbols(2, 2.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("epsilon", EPSILONS)
-@pytest.mark.parametrize("bits", [2, 3])
-def test_the_symbols_of_all_mvu(bits: int, epsilon: float) -> None:
-    check_symbols(bits, epsilon)

@@ -21,7 +21,7 @@ MODEL = {"w": np.zeros((3, 4), np.float32), "b": np.ones(2, np.float32)}
 def votes(folder: Path, round: int, **changes: Any) -> bool:
     """Whether a client answers a request with a ballot."""
     app = shifting_app(lambda arrays: arrays, [HushbitMod(policy(folder, **changes))])
-    key = hb.RoundKey(bytes(32), round).user(9)
+    key = hb.RoundKey(bytes(32), round, b"run").user(9)
     message = train_message(MODEL, request_entries(description_text(CPA), key, ()))
     return not app(message, context()).has_error()
 
@@ -66,7 +66,7 @@ def test_a_name_has_all_wrappers_of_a_mechanism(
 ) -> None:
     others = {"CPA", "NestedCPA", "Rotated/CPA", "Rotated/NestedCPA", "Subset/CPA"}
     others |= {"Rotated/Subset/CPA", "Rotated/Rotated/CPA", "Rotated/Rotated/NestedCPA"}
-    limits = {"epsilon_per_bit": math.inf}
+    limits = {"epsilon_per_bit": math.inf, "max_points": 4}
     policy(tmp_path, mechanisms=[name], **limits).check(mechanism)
     with pytest.raises(HushbitError, match="policy allows"):
         policy(tmp_path, mechanisms=sorted(others - {name}), **limits).check(mechanism)

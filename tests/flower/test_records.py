@@ -34,9 +34,9 @@ def test_a_message_has_exactly_one_request() -> None:
 
 def test_a_ballot_has_at_most_the_allowed_bytes() -> None:
     ballot = MECHANISM.encode(np.zeros(14), KEY)
-    content = RecordDict({BALLOT_RECORD: ballot_record(ballot)})
-    size = len(ballot.to_bytes())
-    assert read_ballot(content, size) == ballot
+    content = RecordDict({BALLOT_RECORD: ballot_record(ballot, KEY)})
+    size = len(ballot.to_bytes(KEY))
+    assert read_ballot(content, size).to_bytes(KEY) == ballot.to_bytes(KEY)
     with pytest.raises(RefusedBallot, match=f"at most {size - 1} bytes; got {size}") as caught:
         read_ballot(content, size - 1)
     assert caught.value.reason == "length"

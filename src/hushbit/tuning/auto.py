@@ -367,7 +367,7 @@ class AutoCPA(Wrapper):
     for every user, so its `unbiased` is False.
 
     >>> AutoCPA(dim=7850, users=1000, epsilon_per_bit=0.5).payload_bits
-    7851
+    7877
     """
 
     dim: int
