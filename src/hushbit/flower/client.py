@@ -68,6 +68,7 @@ NOT_ENCODED = "the update could not be encoded"
 NOT_RUN = "the app could not be run"
 TOO_SLOW = "the app took longer than answer_after_seconds"
 
+THREAD = "hushbit training"
 App = Callable[[Message, Context], Message]
 
 
@@ -139,11 +140,7 @@ class HushbitMod:
                 job = _accept_metrics(policy)
         except Exception as error:  # Flower would send the text of an exception
             return _refusal(message, error)
-        try:
-            outcome, content = _run_app(job, policy, arrived, message, context, call_next)
-        except Exception as error:  # such as a thread that cannot be started
-            log(ERROR, "hushbit: %s", NOT_RUN, exc_info=error)
-            outcome, content = NOT_RUN, job.fallback
+        outcome, content = _run_app(job, policy, arrived, message, context, call_next)
         _count(policy, outcome)
         if policy.simulation and outcome != TRAINED:
             return _error(message, f"simulation: {outcome}")
@@ -254,8 +251,7 @@ def _run_app(
     """Run the app; returns the outcome for the local count, and the content of the reply."""
     if policy.answer_after_seconds is None:
         return _answered(job, call_next, message, context)
-    # The thread has its own context: an abandoned app must not change what Flower stores.
-    own = copy.deepcopy(context)
+    own = context
     results: list[tuple[str, RecordDict]] = []
 
     def work() -> None:
@@ -264,7 +260,13 @@ def _run_app(
         except KeyboardInterrupt:  # raised by the app: signals reach the main thread only
             results.append((APP_RAISED, job.fallback))
 
-    threading.Thread(target=work, daemon=True, name="hushbit training").start()
+    try:
+        # The thread has its own context: an abandoned app must not change what Flower stores.
+        own = copy.deepcopy(context)
+        threading.Thread(target=work, daemon=True, name=THREAD).start()
+    except Exception as error:  # such as a thread that cannot be started
+        log(ERROR, "hushbit: %s", NOT_RUN, exc_info=error)
+        results.append((NOT_RUN, job.fallback))
     until = arrived + policy.answer_after_seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(left)
