@@ -534,7 +534,8 @@ def test_replies_with_metrics_are_limited_per_day(tmp_path: Path, monkeypatch: A
 
 
 def test_evaluation_without_listed_metrics_does_not_run_the_app(tmp_path: Path) -> None:
-    node = Node(tmp_path, lambda m: pytest.fail("the app must not run"))
+    app = lambda m: pytest.fail("the app must not run")  # noqa: E731
+    node = Node(tmp_path, app, metric_replies_per_day=5)
     text = "policy: the client's policy does not allow this request"
     assert node.evaluate().error.reason == text
 
