@@ -57,7 +57,8 @@ from hushbit.mechanism import (
     Words,
     check_width,
 )
-from hushbit.privacy.guarantee import Guarantee, k_per_block
+from hushbit.privacy.central import VoteSums
+from hushbit.privacy.guarantee import NO_TALLY_BOUND, Guarantee, k_per_block
 from hushbit.privacy.renyi import zcdp_of_two_points
 from hushbit.tally.decoded_ballots import (
     BallotScale,
@@ -199,6 +200,7 @@ class StagedCPA(Mechanism):
             k_anonymity=math.prod(k_per_block(points) for points in self.points_per_stage),
             rho=self._rho(),
             points=self.points_per_stage,
+            sums=self._vote_sums() if self._has_two_scalar_points else NO_TALLY_BOUND,
         )
 
     def _rho(self) -> float | None:
@@ -211,6 +213,13 @@ class StagedCPA(Mechanism):
             return None
         stage = self.stage_encoders[0]
         return zcdp_of_two_points(stage.response.epsilon, self.clip, stage.points.radius)
+
+    def _vote_sums(self) -> VoteSums:
+        """The votes that a tally of two scalar points adds up."""
+        stage, private = self.stage_encoders[0], self.rounding == "stochastic"
+        clipped = private and self.clip is not None
+        ratio = float(self.clip / stage.points.radius) if clipped else None  # type: ignore[operator]
+        return VoteSums(stage.response.epsilon, self.blocks, ratio, private)
 
     @property
     def _has_two_scalar_points(self) -> bool:

@@ -35,6 +35,7 @@ from hushbit.mechanism import (
     Words,
     check_width,
 )
+from hushbit.privacy.central import VoteSums
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.privacy.renyi import zcdp_of_two_points
 from hushbit.tally.decoded_ballots import BallotScale, DecodedBallots, Flags, SingleBallots
@@ -454,7 +455,14 @@ class NormVote(Wrapper):
             groups=(*inner.groups, (self.epsilon, self.answers)),
             message_bits=inner.message_bits + self.answers,
             rho=rho,
+            sums=inner.sums if isinstance(inner.sums, str) else self._with_vote(inner.sums),
         )
+
+    def _with_vote(self, sums: VoteSums) -> VoteSums:
+        """The sums with one more coordinate: the majority is a randomized response of its own."""
+        beta = majority_beta(math.tanh(self.epsilon / 2), self.answers)
+        epsilon = math.inf if beta >= 1 else 2 * math.atanh(beta) * (1 + 1e-12)
+        return dataclasses.replace(sums, extra=(*sums.extra, epsilon))
 
     @cached_property
     def beta(self) -> float:

@@ -16,10 +16,13 @@ from hushbit.checks import check_delta, check_int
 from hushbit.errors import InvalidInput
 from hushbit.privacy.accountant import Bound, Cost, composed_bound, smallest
 from hushbit.privacy.binomial import log_tail
+from hushbit.privacy.central import TallyRelease, VoteSums, bound_of_tallies
 from hushbit.privacy.composition import MAX_BITS, Groups, probability_of_different_signs
 
 DELTA = 1e-5
 """The delta of one-line displays."""
+
+NO_TALLY_BOUND = "it covers CPA with two points on a line, alone or inside Rotated and NormVote"
 
 SHOWN_ROUNDS = 100
 """The rounds of one-line displays."""
@@ -79,6 +82,7 @@ class Guarantee:
     unit          what `groups` counts: bit, entry, block
     note          a remark for the report
     points        number of points of each stage, if known
+    sums          the votes that a tally adds up, or why no guarantee of the tally is proved
     """
 
     groups: Groups
@@ -89,6 +93,7 @@ class Guarantee:
     unit: str = "bit"
     note: str = ""
     points: tuple[int, ...] = ()
+    sums: VoteSums | str = NO_TALLY_BOUND
 
     @property
     def epsilon_per_bit(self) -> float:
@@ -146,6 +151,37 @@ class Guarantee:
             return found
         method = f"{found.method}; more than {times} rounds with probability <= {chance:.2g}"
         return smallest([self.bound(rounds, delta), Bound(found.epsilon, delta, method)], delta)
+
+    def of_tally(
+        self,
+        honest: int,
+        rounds: int = 1,
+        *,
+        delta: float,
+        relation: str = "replace",
+        participation: float | None = None,
+    ) -> Bound:
+        """The bound for one user against somebody who sees only tallies, estimates or models.
+
+        It needs a server that shows nothing else, or secure aggregation, and `honest` voters in
+        every tally, the user included, whose coins stay secret. Taking part must not depend on
+        data. The server itself, which sees ballots, learns up to `bound`.
+
+        relation       "replace": the update of the user changes arbitrarily; "zero-out": it
+                       becomes the zero update
+        participation  share of the honest candidates that a trusted server draws for every round,
+                       without replacement, if the observer does not learn who was drawn; `honest`
+                       then counts those who were drawn
+
+        >>> guarantee = Guarantee(((0.5, 9),), 9, 9, 1, sums=VoteSums(0.5, 9, 3.0, True))
+        >>> round(guarantee.of_tally(100, rounds=60, delta=1e-5).epsilon, 2)
+        5.73
+        """
+        if isinstance(self.sums, str):
+            raise InvalidInput(f"no guarantee of the tally is proved: {self.sums}")
+        release = TallyRelease(self.sums, honest, rounds, relation, participation)
+        local = replace(self.bound(rounds, delta), delta=delta)
+        return smallest([bound_of_tallies([release], delta), local], delta)
 
     def levels(
         self, rounds: int, *, delta: float, participation: float | None = None
