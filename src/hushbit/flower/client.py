@@ -138,13 +138,16 @@ class HushbitMod:
                 job = self._accept_training(policy, message, context)
             else:
                 job = _accept_metrics(policy)
+            # Addressed before the app runs, because the app may change its message.
+            reply = Message(job.fallback, reply_to=message)
         except Exception as error:  # Flower would send the text of an exception
             return _refusal(message, error)
         outcome, content = _run_app(job, policy, arrived, message, context, call_next)
         _count(policy, outcome)
         if policy.simulation and outcome != TRAINED:
             return _error(message, f"simulation: {outcome}")
-        return Message(content, reply_to=message)
+        reply.content = content
+        return reply
 
     def _accept_training(self, policy: Policy, message: Message, context: Context) -> Job:
         """Validate the request and charge its ballot, or raise an error. Uses no data."""
