@@ -342,7 +342,7 @@ def test_replies_to_thousands_of_hostile_requests_do_not_depend_on_data(folder: 
 # The test notices a client whose replies depend on data
 
 SEND = "        reply.content = content\n        return reply\n"
-FALLBACK = "        fallback[BALLOT_RECORD] = ballot_record(nothing, request.key)\n"
+FALLBACK = "        fallback[BALLOT_RECORD] = ballot_record(zero_ballot, request.key)\n"
 CHARGE = "        policy.charge(mechanism, request.key)\n"
 UPDATE = "            update = _clipped("
 COUNT_METRICS = "bool(policy.metrics) and _metric_reply_allowed(policy)"
@@ -353,12 +353,8 @@ MUTANTS: dict[str, dict[str, str]] = {
         "if policy.simulation and outcome != TRAINED": "if outcome == NOT_FINITE"
     },
     "the exception in the error text": {
-        '            log(ERROR, "hushbit: %s", NOT_RUN, exc_info=error)\n': (
-            "            return _error(message, str(error))\n"
-        ),
-        "    except BaseException as error:  # also SystemExit\n": (
-            "    except BaseException as error:\n        raise ValueError(str(error)) from error\n"
-        ),
+        "        return APP_RAISED, job.fallback\n": "        return str(error), job.fallback\n",
+        "if policy.simulation and outcome != TRAINED": "if outcome.startswith('the image')",
     },
     "no ballot for a wrong answer": {
         FAILED: "        return error.outcome, "
@@ -391,16 +387,16 @@ MUTANTS: dict[str, dict[str, str]] = {
         "import copy\n": "import copy\nimport dataclasses\n",
     },
     "a ballot without a MAC if training failed": {
-        FALLBACK: "        data = nothing.to_bytes()\n"
-        "        fallback[BALLOT_RECORD] = type(ballot_record(nothing, request.key))(\n"
+        FALLBACK: "        data = zero_ballot.to_bytes()\n"
+        "        fallback[BALLOT_RECORD] = type(ballot_record(zero_ballot, request.key))(\n"
         "            {'bits': Array('uint8', (len(data),), 'hushbit.ballot', data)}\n"
         "        )\n",
         "from flwr.app import Context": "from flwr.app import Array, Context",
     },
     "another ballot header if training failed": {
         FALLBACK: "        key = dataclasses.replace(request.key, user=7)\n"
-        "        nothing = dataclasses.replace(nothing, user=7)\n"
-        "        fallback[BALLOT_RECORD] = ballot_record(nothing, key)\n",
+        "        zero_ballot = dataclasses.replace(zero_ballot, user=7)\n"
+        "        fallback[BALLOT_RECORD] = ballot_record(zero_ballot, key)\n",
         "import copy\n": "import copy\nimport dataclasses\n",
     },
     "a second look at the time after training": {

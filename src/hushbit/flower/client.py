@@ -57,7 +57,7 @@ from hushbit.wire.coins import OsCoins
 
 METRICS_RECORD = "metrics"
 MAX_CHARACTERS = 500
-MAX_ROUND = 2**63 - 1  # of a ledger
+MAX_ROUND = 2**63 - 1  # the largest number that a ledger stores
 
 TRAINED = "trained"
 APP_RAISED = "the app raised an error"
@@ -94,10 +94,11 @@ class AppFailed(HushbitError):
 
 @dataclass(frozen=True)
 class Job:
-    """An accepted request: what computes the reply from the answer of the app.
+    """An accepted request: how to make the content of the reply.
 
-    `fallback` is the reply if the app fails. It has the kind, the format and the size of every
-    other reply, and it exists before the app runs.
+    answer    makes it from the content that the app returned
+    fallback  replaces it if the app fails; it has the same kind, format and size, and it exists
+              before the app runs
     """
 
     answer: Callable[[RecordDict], RecordDict]
@@ -160,10 +161,11 @@ class HushbitMod:
             raise RequestInvalid(str(error)) from error
         mechanism = _requested_mechanism(policy, request, dimension(slots))
         policy.check(mechanism)
-        nothing = mechanism.encode(np.zeros(mechanism.dim, np.float32), request.key, OsCoins())
+        zero_update = np.zeros(mechanism.dim, np.float32)
+        zero_ballot = mechanism.encode(zero_update, request.key, OsCoins())
         self._check_app(policy, message, context, slots, before)
         policy.charge(mechanism, request.key)
-        log(INFO, "hushbit: round %d, charged %d private bits", nothing.round, nothing.bits)
+        log(INFO, "hushbit: round %d, charged %d bits", zero_ballot.round, zero_ballot.bits)
         send_metrics = bool(policy.metrics) and _metric_reply_allowed(policy)
 
         def answer(trained: RecordDict) -> RecordDict:
@@ -177,7 +179,7 @@ class HushbitMod:
             return content
 
         fallback = _listed_metrics(policy, RecordDict())
-        fallback[BALLOT_RECORD] = ballot_record(nothing, request.key)
+        fallback[BALLOT_RECORD] = ballot_record(zero_ballot, request.key)
         return Job(answer, fallback)
 
     def _check_app(
@@ -283,7 +285,7 @@ def _run_app(
 def _answered(
     job: Job, call_next: ClientAppCallable, message: Message, context: Context
 ) -> tuple[str, RecordDict]:
-    """The answer to the app's reply; a failure of any kind gives the fallback.
+    """Run the app now; returns the fallback after a failure of any kind.
 
     KeyboardInterrupt passes: it comes from the operator of the machine, not from data.
     """

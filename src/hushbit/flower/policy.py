@@ -123,7 +123,8 @@ class Policy:
             object.__setattr__(self, "answer_after_seconds", seconds)
         if not isinstance(self.ledger, str | Path) or not str(self.ledger):
             raise InvalidInput(f"ledger must be the path of a file; got {self.ledger!r}")
-        object.__setattr__(self, "ledger", Path(self.ledger))
+        # Absolute, so that an app that changes the working directory does not get a new ledger.
+        object.__setattr__(self, "ledger", Path(self.ledger).absolute())
         if not isinstance(self.user, str) or not self.user.isprintable() or not self.user:
             raise InvalidInput(f"user must be a printable name; got {self.user!r}")
 
@@ -137,12 +138,12 @@ class Policy:
         known = {field.name for field in fields(cls)}
         if not set(given) <= known:
             raise InvalidInput(f"the policy {path} has unknown names: {sorted(set(given) - known)}")
+        if isinstance(given.get("ledger"), str) and given["ledger"]:
+            given["ledger"] = Path(path).absolute().parent / given["ledger"]
         try:
-            made = cls(**given)
+            return cls(**given)
         except TypeError as error:
             raise InvalidInput(f"the policy {path} is incomplete: {error}") from None
-        object.__setattr__(made, "ledger", Path(path).absolute().parent / made.ledger)
-        return made
 
     def check_description(self, description: Any) -> None:
         """Refuse a description beyond the limits, before a mechanism is built from it."""
