@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hushbit.checks import check_finite, check_updates
+from hushbit.checks import check_finite, check_float, check_int, check_updates
 from hushbit.errors import InvalidInput, NotFinite
 
 
@@ -20,3 +20,13 @@ def test_wrong_shapes_and_types_are_other_errors() -> None:
         with pytest.raises(InvalidInput) as failure:
             check_updates("update", wrong, 2, many=False)
         assert not isinstance(failure.value, NotFinite)
+
+
+@pytest.mark.parametrize("check", [check_float, lambda name, value: check_int(name, value, 0)])
+def test_bytes_and_arrays_are_not_repeated_in_errors(check) -> None:
+    for value in (b"a secret", bytearray(b"a secret"), np.full(3, 41.5)):
+        with pytest.raises(InvalidInput) as failure:
+            check("seed", value)
+        assert type(value).__name__ in str(failure.value)
+        assert "secret" not in str(failure.value)
+        assert "41.5" not in str(failure.value)

@@ -21,17 +21,25 @@ def check_int(name: str, value: Any, low: int, high: int | None = None) -> int:
     """An integer in [low, high]; booleans and floats are refused."""
     top = "" if high is None else f" and at most {high}"
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
-        raise InvalidInput(f"{name} must be a whole number of at least {low}{top}; got {value!r}")
+        raise InvalidInput(
+            f"{name} must be a whole number of at least {low}{top}; got {_shown(value)}"
+        )
     number = int(value)
     if number < low or (high is not None and number > high):
         raise InvalidInput(f"{name} must be at least {low}{top}; got {number}")
     return number
 
 
+def _shown(value: Any) -> str:
+    """The value for an error message; bytes may be secret, and arrays are long."""
+    hidden = isinstance(value, bytes | bytearray | memoryview | np.ndarray)
+    return type(value).__name__ if hidden else repr(value)
+
+
 def check_float(name: str, value: Any) -> float:
     """A real number that is not NaN; booleans and strings are refused."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        raise InvalidInput(f"{name} must be a number; got {value!r}")
+        raise InvalidInput(f"{name} must be a number; got {_shown(value)}")
     try:
         number = float(value)
     except OverflowError:
