@@ -62,7 +62,7 @@ def test_a_round_completes_without_an_unregistered_node(net: Deployment) -> None
     folder = net.folder / "first"
     net.run(folder, rounds=1, deadline=120)
     [row] = finish(net, folder)
-    assert (row["asked"], row["accepted"], row["refused"], row["moved"]) == (3, 3, 0, 1)
+    assert (row["asked"], row["accepted"], row["refused"], row["model_updated"]) == (3, 3, 0, 1)
     assert [ballots(net, name) for name in NODES] == [1, 1, 1]
     home = net.folder / "mallory-home"
     assert not (home / "training").exists()
@@ -75,7 +75,7 @@ def test_a_client_over_budget_refuses_and_others_are_counted(net: Deployment) ->
     folder = net.folder / "poor"
     net.run(folder, rounds=1, deadline=120)
     [row] = finish(net, folder)
-    assert (row["accepted"], row["refused_error"], row["moved"]) == (2, 1, 1)
+    assert (row["accepted"], row["refused_error"], row["model_updated"]) == (2, 1, 1)
     assert ballots(net, "eve") == 1
     assert "budget is spent" in net.log("eve")
     policy.write_text(POLICY.format(budget=1e9))
@@ -88,7 +88,7 @@ def test_a_round_ends_at_its_deadline_when_a_node_is_killed(net: Deployment) -> 
     training(net, "bob")
     net.kill(net.nodes["bob"])
     [row] = finish(net, folder)
-    assert (row["asked"], row["accepted"], row["moved"]) == (3, 2, 1)
+    assert (row["asked"], row["accepted"], row["model_updated"]) == (3, 2, 1)
     assert row["seconds"] < 45 + 30
     release(net, "bob")
     net.nodes["bob"] = net.revive("bob", 1)
@@ -98,7 +98,7 @@ def resumed(net: Deployment, folder: Path, before: list[int]) -> None:
     """The run was resumed: three rounds, each once, no user counted twice."""
     made = finish(net, folder)
     assert [row["round"] for row in made] == [1, 2, 3]
-    assert all(row["accepted"] <= 3 and row["moved"] == 1 for row in made)
+    assert all(row["accepted"] <= 3 and row["model_updated"] == 1 for row in made)
     counted = sum(int(row["accepted"]) for row in made)
     sent = sum(ballots(net, name) for name in NODES) - sum(before)
     assert counted <= sent

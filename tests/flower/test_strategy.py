@@ -142,7 +142,7 @@ def test_errors_and_missing_replies_are_counted_separately(tmp_path: Path) -> No
 
     grid = LocalGrid(federation(tmp_path, [add(1.0)] * 4, **OPEN), tamper)
     metrics = run(grid, strategy(deadline_seconds=2.0)).train_metrics_clientapp[1]
-    assert (metrics["accepted"], metrics["refused_error"], metrics["silent"]) == (2, 1, 1)
+    assert (metrics["accepted"], metrics["refused_error"], metrics["unanswered"]) == (2, 1, 1)
 
 
 def test_only_the_first_reply_to_a_message_counts(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_the_model_does_not_change_below_the_quorum(tmp_path: Path) -> None:
     grid = LocalGrid(federation(tmp_path, [add(1.0)] * 2, **OPEN), lambda a, r: [])
     result = run(grid, strategy(quorum=2, deadline_seconds=0.3), rounds=2)
     assert np.array_equal(values(result)["w"], MODEL["w"])
-    assert result.train_metrics_clientapp[2]["moved"] == 0
+    assert result.train_metrics_clientapp[2]["model_updated"] == 0
     nobody = run(LocalGrid({}), strategy(quorum=2, deadline_seconds=0.3))
     assert nobody.train_metrics_clientapp[1]["asked"] == 0
 

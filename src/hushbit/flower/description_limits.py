@@ -1,7 +1,8 @@
 """Limits on the description of a requested mechanism, checked before anything is built.
 
 A description comes from the server as JSON. Every name, type and size in it is compared with the
-limits of the client first, so that no request causes work that the client has not allowed.
+client's limits before a mechanism is built, so a request cannot cause computation that the client
+does not allow.
 """
 
 import math
@@ -15,28 +16,28 @@ from hushbit.errors import HushbitError, InvalidInput
 from hushbit.wrappers import MAX_ANSWERS
 
 MIN_LENGTH, MAX_LENGTH = 1e-30, 1e30
-"""Range of a radius, clip or level: rounding in float32 is far below these lengths."""
+"""Range of a radius, clip or level, far from underflow and overflow in float32."""
 
-MAX_LIST = 64
-EPSILONS = ("epsilon_per_bit", "epsilon_per_entry", "epsilon_per_message", "epsilon")
-LENGTHS = ("radius", "clip", "level", "scale", "l1_clip", "step", "gamma")
-OPTIONAL = ("clip", "scale", "layers", "inputs", "alphabet")
-SYMBOLS = ("points", "levels")
+MAX_VALUES = 64
+EPSILON_FIELDS = ("epsilon_per_bit", "epsilon_per_entry", "epsilon_per_message", "epsilon")
+LENGTH_FIELDS = ("radius", "clip", "level", "scale", "l1_clip", "step", "gamma")
+OPTIONAL_FIELDS = ("clip", "scale", "layers", "inputs", "alphabet")
+POINT_COUNT_FIELDS = ("points", "levels")
 
 
 class RequestRefused(HushbitError):
-    """The policy of the client does not allow a request; nothing was sent or charged."""
+    """The client's policy does not allow a request; nothing was charged or sent."""
 
 
 @dataclass(frozen=True)
 class DescriptionLimits:
-    """What a server may choose.
+    """The mechanisms and parameters that a server may request.
 
     mechanisms  names of mechanisms, outermost first, as in "Rotated/CPA"
-    presets     presets of mechanisms that have them
+    presets     allowed presets, for mechanisms that have presets
     roundings   rounding rules of CPA
-    lattices    lattices by name
-    max_points  largest number of points of a block, over all stages; also of levels and symbols
+    lattices    names of lattices
+    max_points  largest number of points of a block (product over stages), of levels and of symbols
     max_dim     largest number of encoded entries
     """
 
@@ -48,7 +49,7 @@ class DescriptionLimits:
     max_dim: int
 
     def check(self, description: Any) -> None:
-        """Refuse a description that is not within the limits."""
+        """Raise RequestRefused if the description is not within the limits."""
         name = nested_name(description)
         if name not in self.mechanisms:
             allowed = ", ".join(self.mechanisms)
@@ -64,13 +65,13 @@ class DescriptionLimits:
             raise RequestRefused(f"the server requested {name}: {error}") from None
 
     def _check_field(self, field: str, value: Any) -> None:
-        """Check one parameter; a name that no mechanism has is refused."""
-        if value is None and field in OPTIONAL:
+        """Check one parameter; an unknown parameter is refused."""
+        if value is None and field in OPTIONAL_FIELDS:
             return
         values = value if isinstance(value, list) else [value]
-        if not 1 <= len(values) <= MAX_LIST:
-            raise InvalidInput(f"{field} must have 1 to {MAX_LIST} values; got {len(values)}")
-        if field in SYMBOLS:
+        if not 1 <= len(values) <= MAX_VALUES:
+            raise InvalidInput(f"{field} must have 1 to {MAX_VALUES} values; got {len(values)}")
+        if field in POINT_COUNT_FIELDS:
             counts = [check_int(field, count, 2, self.max_points) for count in values]
             check_int(f"the product of {field}", math.prod(counts), 2, self.max_points)
         elif field == "bits":
@@ -83,10 +84,10 @@ class DescriptionLimits:
             check_int("the sum of layers", sum(check_int(field, n, 1) for n in values), 1)
         elif field == "inputs":
             check_int(field, value, 2, 64)
-        elif field in EPSILONS:
+        elif field in EPSILON_FIELDS:
             for epsilon in values:
                 check_positive(field, math.inf if epsilon == "inf" else epsilon, infinite=True)
-        elif field in LENGTHS:
+        elif field in LENGTH_FIELDS:
             length = check_positive(field, value)
             if not MIN_LENGTH <= length <= MAX_LENGTH:
                 raise InvalidInput(f"{field} must be from {MIN_LENGTH:g} to {MAX_LENGTH:g}")
@@ -102,7 +103,9 @@ class DescriptionLimits:
             if not isinstance(value, str):
                 raise InvalidInput(f"{field} must be a name")
         elif field != "stochastic" or not isinstance(value, bool):
-            raise InvalidInput(f"{field[:40]!r} is not a parameter of this type in this version")
+            raise InvalidInput(
+                f"{field[:40]!r} is not a known parameter, or its value has the wrong type"
+            )
 
 
 def nested_name(description: Any) -> str:

@@ -1,8 +1,8 @@
-"""Counts that stay on the machine of the client, in a small file beside the ledger.
+"""Counts that are stored on the client only, in a small file beside the ledger.
 
-The file has the number of answered requests by outcome ("trained", "app raised", …), so that the
-operator notices an app that fails: replies do not show it. It also has the times of the replies
-with metrics in the last 24 hours, which the policy limits.
+The file contains the number of answered requests by outcome ("trained", "the app raised an error",
+…). It shows the operator an app that fails, which replies do not show. It also contains the times
+of replies with metrics in the last 24 hours, whose number the policy limits.
 """
 
 import os
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS metric_replies (at REAL NOT NULL) STRICT;
 
 @dataclass(frozen=True)
 class LocalCounts:
-    """The counts beside the ledger at `ledger`; safe for several processes."""
+    """The counts that belong to the ledger at `ledger`; several processes may use them at once."""
 
     ledger: Path
 
@@ -50,9 +50,9 @@ class LocalCounts:
             return dict(connection.execute("SELECT outcome, requests FROM outcomes").fetchall())
 
     def add_metric_reply(self, per_day: int) -> bool:
-        """Count one reply with metrics; False, and nothing counted, beyond `per_day` in 24 hours.
+        """Count one reply with metrics; return False without counting beyond `per_day` in 24 hours.
 
-        A time in the future counts, so that a clock that was set back does not reset the limit.
+        Times in the future count as recent: setting the clock back does not reset the limit.
         """
         now = time.time()
         with self._transaction() as connection:
@@ -65,7 +65,7 @@ class LocalCounts:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that holds the write lock; the file is created if there is none."""
+        """A transaction that holds the write lock; a missing file is created."""
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
             with closing(sqlite3.connect(self.path, timeout=30.0)) as connection:

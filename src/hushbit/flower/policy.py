@@ -1,4 +1,4 @@
-"""The limits of a client: set on the machine of the client, never by a message of the server."""
+"""The limits of a client, from a file on its own machine, never from a message of the server."""
 
 import math
 import tomllib
@@ -38,10 +38,10 @@ class Policy:
     epsilon_per_bit         largest epsilon of one bit (per weight for laplace, jopeq, mvu)
     epsilon_per_message     largest epsilon of a whole ballot, at `delta`
     budget                  largest epsilon of all ballots together, at `delta`
-    delta                   0 for pure epsilon
-    l2_clip                 l2 norm to which updates are scaled down first; the cost of a ballot
-                            counts it; math.inf for no clip
-    ledger                  file of all charges; it is kept between runs and restarts
+    delta                   delta of these two limits; 0 for pure epsilon
+    l2_clip                 largest l2 norm of an update; longer updates are scaled down, which
+                            lowers the cost of a ballot; math.inf for no clip
+    ledger                  path of the ledger of all charges; keep it between runs and restarts
 
     What a server may request (see `DescriptionLimits`):
 
@@ -60,7 +60,7 @@ class Policy:
     metric_replies_per_day  largest number of replies with metrics in 24 hours
     answer_after_seconds    time from the arrival of a request to its reply; training that takes
                             longer is abandoned. None: reply when training ends
-    simulation              an app that fails causes an error reply; for public data only
+    simulation              send an error reply if the app fails; for public data only
     user                    name of the user in the ledger
     """
 
@@ -156,11 +156,11 @@ class Policy:
         return None if math.isinf(clip) else clip
 
     def guarantee(self, mechanism: Mechanism) -> Guarantee:
-        """The guarantee of a ballot of this client, which is checked and charged.
+        """The guarantee of a ballot of this client; it is compared with the limits and charged.
 
         The client scales updates down to `clip_of(mechanism)` before it encodes them, so the
-        guarantee of a mechanism with this clip holds. It differs from that of the mechanism only
-        where an l2 clip proves something.
+        guarantee of the mechanism with this clip holds. The clip changes the guarantee only where
+        an l2 clip has a zCDP bound.
         """
         clip = self.clip_of(mechanism)
         return (mechanism if clip == mechanism.clip else mechanism.with_clip(clip)).guarantee
@@ -213,7 +213,7 @@ class Policy:
 
 
 def node_policy(context: Context) -> Policy:
-    """The policy from the file that the operator of the node set: hushbit-policy="PATH".
+    """The policy in the file that the node configuration names: hushbit-policy="PATH".
 
     The configuration of the run is not used, because it comes from the person who starts the run.
     """
@@ -226,7 +226,7 @@ def node_policy(context: Context) -> Policy:
 
 
 def list_of_names(name: str, value: Any) -> tuple[str, ...]:
-    """The names in a list; a single string, whose items are letters, is refused."""
+    """A list of strings as a tuple; refuses a single string, which is a sequence of letters."""
     if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
         raise InvalidInput(f"{name} must be a list of names; got {value!r}")
     return tuple(value)

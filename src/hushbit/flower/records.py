@@ -1,9 +1,9 @@
 """The contents of Flower messages: the model as a flat vector, the request, the ballot.
 
-The flat vector has the entries of all floating-point arrays, in the order of the record, except
-arrays that match a pattern of `frozen`. Frozen arrays and integer arrays (such as a batch count)
-keep the value of the server. A request is part of the config of a train message; the reply has the
-ballot as bytes.
+The flat vector contains the entries of all floating-point arrays, in the order of the record,
+except arrays whose names match a pattern in `frozen`. Frozen arrays and integer arrays (such as a
+batch count) keep the server's value. The ConfigRecord of a train message contains the request; the
+reply contains the bytes of the ballot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ from hushbit.wire.ballot import Ballot
 from hushbit.wire.keys import UserKey
 
 Arrays = dict[str, NDArray[Any]]
-FLOATS = ("float16", "float32", "float64")
-NONNEGATIVE = "*running_var"
+FLOAT_TYPES = ("float16", "float32", "float64")
+NONNEGATIVE_PATTERN = "*running_var"
 MECHANISM_KEY, USER_KEY, FROZEN_KEY = "hushbit-mechanism", "hushbit-key", "hushbit-frozen"
 BALLOT_RECORD, BALLOT_ARRAY = "ballot", "bits"
-SERIALIZED = "hushbit.ballot"
-MAX_DESCRIPTION = 10_000  # characters
-MAX_PATTERNS = 256  # of frozen arrays, and characters of each
+BALLOT_STYPE = "hushbit.ballot"
+MAX_DESCRIPTION_LENGTH = 10_000  # characters
+MAX_PATTERNS = 256  # largest number of patterns of frozen arrays, and of characters in each
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 
@@ -55,7 +55,7 @@ def numpy_arrays(record: ArrayRecord) -> Arrays:
 
 
 def only_model(content: RecordDict) -> Arrays:
-    """The arrays of the only ArrayRecord in a content."""
+    """The arrays of the only ArrayRecord of a message."""
     found = list(records(content, ArrayRecord).values())
     if len(found) != 1:
         raise InvalidInput(
@@ -76,7 +76,9 @@ def encoded_layout(
     slots: list[ArraySlot] = []
     start = 0
     for name, array in arrays.items():
-        if array.dtype.name not in FLOATS or any(fnmatchcase(name, pattern) for pattern in frozen):
+        if array.dtype.name not in FLOAT_TYPES or any(
+            fnmatchcase(name, pattern) for pattern in frozen
+        ):
             continue
         slots.append(ArraySlot(name, array.shape, start, start + array.size))
         start += array.size
@@ -86,7 +88,7 @@ def encoded_layout(
 
 
 def dimension(slots: Sequence[ArraySlot]) -> int:
-    """Entries of the flat vector."""
+    """The number of entries of the flat vector."""
     return slots[-1].stop
 
 
@@ -94,7 +96,7 @@ def flat_update(slots: Sequence[ArraySlot], before: Arrays, after: Arrays) -> ND
     """after - before as one vector; float32 if all arrays are float32, else float64."""
     for slot in slots:
         found = after.get(slot.name)
-        if found is None or found.shape != slot.shape or found.dtype.name not in FLOATS:
+        if found is None or found.shape != slot.shape or found.dtype.name not in FLOAT_TYPES:
             raise InvalidInput(
                 f"the app returned no floating-point array {slot.name!r} of shape {slot.shape}: "
                 "return the whole trained model, with the array names of the message"
@@ -111,7 +113,7 @@ def apply_update(slots: Sequence[ArraySlot], before: Arrays, mean: NDArray[np.fl
     for slot in slots:
         old = before[slot.name]
         new = old.astype(np.float64) + mean[slot.start : slot.stop].reshape(slot.shape)
-        if fnmatchcase(slot.name, NONNEGATIVE):
+        if fnmatchcase(slot.name, NONNEGATIVE_PATTERN):
             new = np.maximum(new, 0.0)  # noise must not make a variance negative
         out[slot.name] = new.astype(old.dtype)
     return out
@@ -120,7 +122,7 @@ def apply_update(slots: Sequence[ArraySlot], before: Arrays, mean: NDArray[np.fl
 def records(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
     """The records of one type.
 
-    The views of Flower (`content.array_records`) contain reference cycles, which would keep a reply
+    `content.array_records` of Flower is not used: it creates reference cycles, which keep a reply
     in memory until the garbage collector runs.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
@@ -155,8 +157,10 @@ def read_request(content: RecordDict) -> Request:
         )
     config: ConfigRecord = found[0]
     text, key, frozen = config[MECHANISM_KEY], config.get(USER_KEY), config.get(FROZEN_KEY, [])
-    if not isinstance(text, str) or len(text) > MAX_DESCRIPTION:
-        raise InvalidInput(f"a mechanism must be JSON text of at most {MAX_DESCRIPTION} characters")
+    if not isinstance(text, str) or len(text) > MAX_DESCRIPTION_LENGTH:
+        raise InvalidInput(
+            f"a mechanism must be JSON text of at most {MAX_DESCRIPTION_LENGTH} characters"
+        )
     if (
         not isinstance(frozen, list)
         or len(frozen) > MAX_PATTERNS
@@ -175,7 +179,7 @@ def read_request(content: RecordDict) -> Request:
 def ballot_record(ballot: Ballot, key: UserKey) -> ArrayRecord:
     """A record with one array: the bytes of the ballot and its MAC, without another encoding."""
     data = ballot.to_bytes(key)
-    return ArrayRecord({BALLOT_ARRAY: Array("uint8", (len(data),), SERIALIZED, data)})
+    return ArrayRecord({BALLOT_ARRAY: Array("uint8", (len(data),), BALLOT_STYPE, data)})
 
 
 def read_ballot(content: RecordDict, max_bytes: int) -> Ballot:
@@ -184,9 +188,9 @@ def read_ballot(content: RecordDict, max_bytes: int) -> Ballot:
     if list(found) != [BALLOT_RECORD] or list(found[BALLOT_RECORD]) != [BALLOT_ARRAY]:
         raise RefusedBallot("damaged", "a reply must contain one ballot and no other arrays")
     array = found[BALLOT_RECORD][BALLOT_ARRAY]
-    if array.stype != SERIALIZED or not isinstance(array.data, bytes):
+    if array.stype != BALLOT_STYPE or not isinstance(array.data, bytes):
         raise RefusedBallot(
-            "damaged", f"a ballot must have stype {SERIALIZED}; got {array.stype!r}"
+            "damaged", f"a ballot must have stype {BALLOT_STYPE}; got {array.stype!r}"
         )
     if len(array.data) > max_bytes:
         raise RefusedBallot(

@@ -1,4 +1,4 @@
-"""Server optimizers of Flower, applied to the decoded mean as if it were the only reply."""
+"""Flower's server optimizers, applied to the decoded mean as if it were the only reply."""
 
 import copy
 from logging import WARNING
@@ -13,9 +13,9 @@ from flwr.supercore import log
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
 from hushbit.flower.records import Arrays, array_record, numpy_arrays
 
-NOT_STATE = ("current_arrays",)
+UNSAVED_ATTRIBUTES = ("current_arrays",)
 # The parameters of each optimizer. Subclasses are refused: their own methods would not be called.
-SETTINGS: dict[type[FedAvg], tuple[str, ...]] = {
+PARAMETERS: dict[type[FedAvg], tuple[str, ...]] = {
     FedAvg: (),
     FedAvgM: ("server_learning_rate", "server_momentum"),
     FedAdam: ("eta", "eta_l", "beta_1", "beta_2", "tau"),
@@ -23,7 +23,7 @@ SETTINGS: dict[type[FedAvg], tuple[str, ...]] = {
     FedAdagrad: ("eta", "eta_l", "tau"),
 }
 METRIC_AGGREGATORS = ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
-SAMPLING = (
+IGNORED_PARAMETERS = (
     "fraction_train",
     "fraction_evaluate",
     "min_train_nodes",
@@ -37,8 +37,8 @@ class ServerOptimizer:
     """FedAvg, FedAvgM, FedAdam, FedYogi or FedAdagrad; only its step and record keys are used."""
 
     def __init__(self, strategy: FedAvg) -> None:
-        if type(strategy) not in SETTINGS:
-            names = ", ".join(kind.__name__ for kind in SETTINGS)
+        if type(strategy) not in PARAMETERS:
+            names = ", ".join(kind.__name__ for kind in PARAMETERS)
             raise InvalidInput(
                 f"optimizer must be one of Flower's {names}; got {type(strategy).__name__}, whose "
                 "sampling and aggregation would be ignored"
@@ -49,7 +49,9 @@ class ServerOptimizer:
                 raise InvalidInput(
                     f"{name} is not supported, because metrics are always averaged: leave it out"
                 )
-        ignored = [name for name in SAMPLING if getattr(strategy, name) != getattr(default, name)]
+        ignored = [
+            name for name in IGNORED_PARAMETERS if getattr(strategy, name) != getattr(default, name)
+        ]
         if ignored:
             log(
                 WARNING,
@@ -66,7 +68,7 @@ class ServerOptimizer:
         """Name and parameters of the optimizer, for comparison with another run."""
         kind = type(self.strategy)
         return {"name": kind.__name__} | {
-            name: getattr(self.strategy, name) for name in SETTINGS[kind]
+            name: getattr(self.strategy, name) for name in PARAMETERS[kind]
         }
 
     def content(self, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
@@ -75,7 +77,7 @@ class ServerOptimizer:
         return RecordDict({keys[0]: arrays, keys[1]: config})
 
     def step(self, round: int, before: Arrays, mean_model: Arrays, grid: Grid) -> Arrays:
-        """The next model, from the current model and the mean of the models of users."""
+        """The next model, from the current model and the mean of the users' models."""
         self.strategy.configure_train(round, array_record(before), ConfigRecord(), grid)
         weight = MetricRecord({self.strategy.weighted_by_key: 1})
         content = RecordDict({"arrays": array_record(mean_model), "metrics": weight})
@@ -87,10 +89,10 @@ class ServerOptimizer:
         return {name: made[name].astype(array.dtype) for name, array in before.items()}
 
     def state(self) -> Arrays:
-        """The state of the optimizer (momentum, moments) as named arrays."""
+        """The optimizer's state (momentum or moments) as named arrays."""
         saved: Arrays = {}
         for name, value in vars(self.strategy).items():
-            if name in NOT_STATE or isinstance(value, ArrayRecord):
+            if name in UNSAVED_ATTRIBUTES or isinstance(value, ArrayRecord):
                 continue
             if isinstance(value, dict) and _all_arrays(value.values()):
                 saved |= {f"{name} dict {key}": np.asarray(part) for key, part in value.items()}

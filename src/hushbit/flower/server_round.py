@@ -1,7 +1,7 @@
 """One round at the server: sample nodes, send requests, count replies, compute metrics.
 
-`send_and_receive` of Flower collects all replies in a list. Here each reply is counted when it
-arrives and then dropped, so that memory does not grow with the number of users.
+Flower's `send_and_receive` collects all replies in a list. Here each reply is counted when it
+arrives and then discarded, so memory does not grow with the number of users.
 """
 
 import math
@@ -29,15 +29,15 @@ from hushbit.wire.ballot import HEADER_BYTES, MAC_BYTES
 from hushbit.wire.keys import RoundKey
 
 MAX_METRICS = 32
-REPLIES_AT_ONCE = 8
+REPLIES_PER_PULL = 8
 POLL_SECONDS = 0.2
-LONGEST_POLL_SECONDS = 2.0
-GRACE_SECONDS = 10.0
-PARTITION = "partition-id"
+MAX_POLL_SECONDS = 2.0
+MAX_WAIT_BEYOND_QUORUM = 10.0
+PARTITION_METRIC = "partition-id"
 
 
 def send_all(grid: Grid, messages: Iterable[Message]) -> dict[str, int]:
-    """Send messages one by one; returns the destination node of each accepted message id."""
+    """Send messages one by one; return the destination node of each message, by message id."""
     sent: dict[str, int] = {}
     for message in messages:
         for message_id in grid.push_messages([message]):
@@ -55,15 +55,15 @@ def replies(grid: Grid, sent: Collection[str], deadline: float) -> Iterator[Mess
     pause = POLL_SECONDS
     while waiting:
         answered: set[str] = set()
-        for first in range(0, len(waiting), REPLIES_AT_ONCE):
-            for reply in grid.pull_messages(waiting[first : first + REPLIES_AT_ONCE]):
+        for first in range(0, len(waiting), REPLIES_PER_PULL):
+            for reply in grid.pull_messages(waiting[first : first + REPLIES_PER_PULL]):
                 answered.add(reply.metadata.reply_to_message_id)
                 yield reply
         waiting = [message_id for message_id in waiting if message_id not in answered]
         left = deadline - time.monotonic()
         if not waiting or left <= 0:
             break
-        pause = POLL_SECONDS if answered else min(1.5 * pause, LONGEST_POLL_SECONDS)
+        pause = POLL_SECONDS if answered else min(1.5 * pause, MAX_POLL_SECONDS)
         time.sleep(min(pause, left))
     if waiting:
         log(WARNING, "hushbit: %d users did not reply before the deadline", len(waiting))
@@ -74,16 +74,16 @@ def sample_nodes(
 ) -> list[int]:
     """At most `limit` of the known nodes, drawn with the entropy of the operating system.
 
-    Waits until the deadline for the quorum, and a shorter time for more nodes up to `limit`.
+    Waits for the quorum until the deadline, and for more nodes, up to `limit`, for a shorter time.
     """
     begun = time.monotonic()
-    # Sampling and voting share one deadline, so waiting for more nodes must leave time to vote.
-    grace = begun + min(GRACE_SECONDS, (deadline - begun) / 4)
+    # One deadline covers sampling and voting, so the wait for more nodes must leave time to vote.
+    wait_end = begun + min(MAX_WAIT_BEYOND_QUORUM, (deadline - begun) / 4)
     wanted = quorum if limit is None else max(limit, quorum)
     while True:
         nodes = sorted(node for node in grid.get_node_ids() if known(node))
         now = time.monotonic()
-        may_wait = now < (grace if len(nodes) >= quorum else deadline)
+        may_wait = now < (wait_end if len(nodes) >= quorum else deadline)
         if len(nodes) >= wanted or not may_wait or now >= deadline:
             break
         log(INFO, "hushbit: %d nodes are online, waiting for %d", len(nodes), wanted)
@@ -94,11 +94,11 @@ def sample_nodes(
 
 
 def users_by_partition(grid: Grid, count: int, *, seconds: float) -> dict[int, int]:
-    """The user number of each node, as stated by the node: for simulations only.
+    """The user number that each node reports; for simulations only.
 
-    Flower numbers the nodes of a simulation anew in every run. Every node gets a query message,
-    and its app replies with the metric `partition-id`, which the policy of the client must list. In
-    a deployment the node id is authenticated and serves as user number.
+    In a simulation, Flower assigns new node ids in every run. Each node receives a query message,
+    and its app replies with the metric `partition-id`, which the client's policy must list. In a
+    deployment the node id is authenticated and is used as the user number.
     """
     wanted = check_int("count", count, 1)
     deadline = time.monotonic() + check_positive("seconds", seconds)
@@ -111,20 +111,20 @@ def users_by_partition(grid: Grid, count: int, *, seconds: float) -> dict[int, i
         if reply.has_error():
             continue
         for record in records(reply.content, MetricRecord).values():
-            stated = record.get(PARTITION)
+            stated = record.get(PARTITION_METRIC)
             if isinstance(stated, int | float) and stated % 1 == 0:  # NaN where the app failed
                 node = sent[reply.metadata.reply_to_message_id]
-                users[node] = check_int(PARTITION, int(stated), 0)
+                users[node] = check_int(PARTITION_METRIC, int(stated), 0)
     if len(users) < wanted or len(set(users.values())) < len(users):
         raise HushbitError(
-            f"{len(users)} of {wanted} nodes stated a partition, and {len(set(users.values()))} "
+            f"{len(users)} of {wanted} nodes reported a partition, and {len(set(users.values()))} "
             "partitions are distinct: list partition-id in the metrics of every policy"
         )
     return users
 
 
 class MetricMeans:
-    """Means of the metrics that users send; values that are not finite numbers are ignored."""
+    """Means of the metrics that users send; values other than finite numbers are ignored."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[float, int]] = {}
@@ -144,10 +144,10 @@ class MetricMeans:
 
 
 class RoundCount:
-    """The tally of a round, the number of refused replies by reason, and the metrics of users.
+    """The tally of a round, the number of refused replies by reason, and the users' metrics.
 
-    `users` maps the id of each message of this round to the user it was sent to. A reply to that
-    message counts only for that user, whatever the ballot states.
+    `users` gives the user to whom each message of this round was sent, by message id. A reply
+    counts only for the user of its message, whatever the ballot states.
     """
 
     def __init__(self, tally: Tally, users: Mapping[str, int]) -> None:
@@ -256,7 +256,7 @@ def snr_estimate_db(estimate: Estimate) -> float:
 
 
 def privacy_metrics(mechanism: Mechanism, rounds: int, delta: float) -> dict[str, float]:
-    """Epsilon per bit, per message, and of a user who has voted in every round."""
+    """Epsilon per bit, per message, and per run for a user who has voted in every round."""
     guarantee = mechanism.guarantee
     return {
         "epsilon_per_bit": guarantee.epsilon_per_bit,
@@ -269,14 +269,14 @@ def privacy_metrics(mechanism: Mechanism, rounds: int, delta: float) -> dict[str
 
 
 def vote_metrics(count: RoundCount, asked: int) -> dict[str, Any]:
-    """The numbers of requests, accepted and refused replies, and the metrics of users."""
+    """The numbers of requests, of accepted, refused and missing replies, and the users' metrics."""
     reasons = {f"refused_{reason}": number for reason, number in sorted(count.refused.items())}
     means = {f"users_{name}": value for name, value in count.metrics.means().items()}
     return {
         "asked": asked,
         "accepted": count.accepted,
         "refused": sum(count.refused.values()),
-        "silent": asked - len(count.answered),
+        "unanswered": asked - len(count.answered),
         "bytes_up": count.bytes_up,
         **reasons,
         **means,

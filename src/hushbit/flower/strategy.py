@@ -42,23 +42,23 @@ from hushbit.store.run_folder import Checkpoint, RunFolder, software_versions, t
 from hushbit.wire.keys import RoundKey
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
-CONFIG = "flower.json"
+CONFIG_FILE = "flower.json"
 RUN_BYTES = 16
-PACKAGES = ("hushbit", "flwr", "numpy", "numba")
+RECORDED_PACKAGES = ("hushbit", "flwr", "numpy", "numba")
 
 
 class HushbitStrategy(Strategy):
-    """Requests private ballots from sampled users and updates the model by their decoded mean.
+    """Requests private ballots from sampled users and updates the model with the decoded mean.
 
     mechanism         a Mechanism, or a name ("cpa", "laplace", …) with its parameters as options
-    secret            32 bytes from which all keys are derived; store them (see `load_secret`)
+    secret            32 bytes from which all keys are derived, see `load_secret`; keep them
     delta             delta of the reported (epsilon, delta) guarantees
     quorum            smallest number of accepted ballots that updates the model
     deadline_seconds  longest duration of a round, which ends early when all users have replied
     users_per_round   number of sampled users; None for all
     optimizer         FedAvg, FedAvgM, FedAdam, FedYogi or FedAdagrad; its sampling is ignored
     users             user number of each node id; None to use the node id
-    frozen            patterns of arrays that are not encoded and keep the value of the server
+    frozen            name patterns of arrays that are not encoded and keep the server's value
     folder            run folder: metrics, summary, and the checkpoint from which a run resumes
     evaluate_users    also request evaluations; the guarantee does not cover their metrics
     """
@@ -97,7 +97,7 @@ class HushbitStrategy(Strategy):
         self.users = None if users is None else dict(users)
         self.frozen = list_of_names("frozen", frozen)
         self.optimizer = ServerOptimizer(FedAvg() if optimizer is None else optimizer)
-        self.folder = None if folder is None else RunFolder(folder, CONFIG)
+        self.folder = None if folder is None else RunFolder(folder, CONFIG_FILE)
         self.evaluate_users = evaluate_users
         self._mechanism, self._options = mechanism, options
         self._run = secrets.token_bytes(RUN_BYTES)
@@ -120,12 +120,12 @@ class HushbitStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Evaluate | None = None,
     ) -> Result:
-        """Run the rounds that are not yet in the folder; returns the Result of Flower.
+        """Run the rounds that are not yet in the folder; return Flower's Result.
 
         `timeout` is ignored: `deadline_seconds` limits every round.
         """
         self.summary()
-        # New keys also for a resumed run: its users answer a round that was interrupted once more.
+        # A resumed run has new keys, so that users answer an interrupted round again.
         self._run = secrets.token_bytes(RUN_BYTES)
         with nullcontext() if self.folder is None else self.folder.locked():
             return self._run_rounds(
@@ -192,7 +192,7 @@ class HushbitStrategy(Strategy):
         return array_record(model), checkpoint.round + 1
 
     def _sized(self, dim: int) -> Mechanism:
-        """The mechanism; one given by name is built when the size of the model is known."""
+        """The mechanism for this number of entries; a mechanism given by name is built here."""
         if isinstance(self._mechanism, str):
             self._mechanism = mechanism_by_name(self._mechanism, dim, **self._options)
         if self._mechanism.dim != dim:
@@ -202,9 +202,9 @@ class HushbitStrategy(Strategy):
         return self._mechanism
 
     def _sampled(self, grid: Grid, deadline: float) -> dict[int, int]:
-        """The user number of each sampled node, from the table of the server.
+        """The user number of each sampled node, from `users` if it was given.
 
-        Below the quorum no node is sampled: its ballot would cost epsilon without an effect.
+        Below the quorum no node is sampled: ballots would cost epsilon but change nothing.
         """
         table = self.users
         nodes = sample_nodes(
@@ -273,7 +273,10 @@ class HushbitStrategy(Strategy):
                 count.accepted,
                 self.quorum,
             )
-        metrics |= {"moved": int(made is not None), "seconds": time.monotonic() - current.begun}
+        metrics |= {
+            "model_updated": int(made is not None),
+            "seconds": time.monotonic() - current.begun,
+        }
         return made, MetricRecord(metrics)
 
     def _evaluate_users(
@@ -299,7 +302,7 @@ class HushbitStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """The mean of each metric that the policies of users list."""
+        """The mean of each metric that clients send."""
         means = MetricMeans()
         for reply in replies:
             if not reply.has_error():
@@ -318,12 +321,12 @@ def _evaluate(number: int, result: Result, evaluate: Evaluate) -> dict[str, Any]
 
 
 def _open_run(folder: RunFolder, config: Mapping[str, Any], model: Arrays) -> Checkpoint | None:
-    """Start a run in the folder, or return the checkpoint of the same run if there is one."""
-    text, versions = to_json(config), software_versions(PACKAGES)
+    """Start a run in the folder, or return the checkpoint of the run that it holds."""
+    text, versions = to_json(config), software_versions(RECORDED_PACKAGES)
     if not folder.holds_run:
         folder.create(text, versions)
         return None
-    known, own = folder.read_json(CONFIG), json.loads(text)
+    known, own = folder.read_json(CONFIG_FILE), json.loads(text)
     different = sorted(key for key in {*own, *known} if known.get(key) != own.get(key))
     if different:
         raise InvalidInput(
