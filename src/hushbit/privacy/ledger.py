@@ -1,8 +1,8 @@
 """The ledger: a durable record of what each user has spent, charged before a ballot is sent.
 
-Every ballot that is sent is a new release: charging the same user, round and mechanism twice
-charges twice. After a crash between charge and send the charge remains: the ledger may count a
-ballot that was never sent, but every ballot that was sent is counted.
+Every ballot that is sent spends privacy again, so charging the same user, round and mechanism twice
+adds two charges. After a crash between charge and send the charge remains: the ledger may count a
+ballot that was never sent, but it counts every ballot that was sent.
 """
 
 import math
@@ -23,13 +23,13 @@ from hushbit.errors import (
 from hushbit.privacy.accountant import Bound, Cost, Limit, composed_bound, pure_total, within_limit
 from hushbit.privacy.ledger_file import LedgerFile, LedgerRow
 
-_MAX_INTEGER = 2**63 - 1
+_MAX_SQLITE_INTEGER = 2**63 - 1
 _SECONDS_PER_DAY = 24 * 60 * 60
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One charge; `time` is in seconds since 1970, by the clock of the machine that charged."""
+    """One charge; `time` is in seconds since 1970 by the clock of the machine that wrote it."""
 
     user: str
     round: int
@@ -57,8 +57,8 @@ class UserSummary:
 class Ledger:
     """A ledger file; open it with `Ledger.open`. Safe for threads, forks and several processes.
 
-    A user is named by a string; an integer stands for its decimal digits. Every operation reads and
-    checks the whole file; a changed, removed or inserted row raises DamagedFile.
+    A user is a string; an integer is converted to its decimal digits. Every operation reads and
+    checks the whole file and raises DamagedFile if a row was changed, removed or inserted.
     """
 
     path: Path
@@ -68,9 +68,9 @@ class Ledger:
     def open(path: str | Path, *, create: bool = True, wait_seconds: float = 30.0) -> "Ledger":
         """Open the ledger at `path`; create it if there is no file and `create` is true.
 
-        A missing ledger whose marker (`path` with `.mark` appended) still exists is refused: to
-        start a new budget on purpose, delete both. `wait_seconds` is the longest time that an
-        operation waits for another process.
+        If the ledger is missing but its marker (`path` with `.mark` appended) exists, DamagedFile
+        is raised; to start a new budget, delete the marker too. `wait_seconds` is the longest time
+        that an operation waits for the lock of another process.
         """
         if not isinstance(path, str | Path) or not str(path) or "\0" in str(path):
             raise InvalidInput(f"path is {path!r}; give the path of a ledger file.")
@@ -86,9 +86,10 @@ class Ledger:
         return LedgerFile(self.path, self.wait_seconds)
 
     def set_limit(self, user: str | int, *, epsilon: float, delta: float) -> None:
-        """Set what the user may spend in total, past entries included; delta 0 is pure epsilon.
+        """Set the limit on all charges of the user, past ones included; delta 0 is pure epsilon.
 
-        `epsilon=math.inf` records without refusing. A limit below what is spent is refused.
+        With `epsilon=math.inf` no charge exceeds the limit. A limit below what the user has spent
+        is refused.
         """
         name, limit = _user(user), Limit(epsilon, delta)
         with self._file.append() as (rows, new):
@@ -115,14 +116,14 @@ class Ledger:
         """Charge a ballot before it is sent; when this returns, the charge is on the disk.
 
         `run` is the identifier of the run in hexadecimal. With `once`, a second charge of the same
-        user, run and round raises AlreadyCharged. With `per_day`, a charge after that many within
-        24 hours raises TooManyRequests; charges whose time lies in the future count as recent, so
-        that a clock that was set back does not raise the limit. A charge that would exceed the
-        user's limit raises BudgetSpent. If an error is raised, nothing may be sent; these three
-        have written nothing.
+        user, run and round raises AlreadyCharged. With `per_day`, more than `per_day` charges
+        within 24 hours raise TooManyRequests; charges with a time in the future count as recent, so
+        that setting the clock back does not raise the limit. A charge that would exceed the user's
+        limit raises BudgetSpent. These three errors write nothing. After any error the ballot must
+        not be sent.
         """
         row = _ballot_row(user, round, cost, mechanism, run)
-        allowed = _MAX_INTEGER if per_day is None else check_int("per_day", per_day, 1)
+        allowed = _MAX_SQLITE_INTEGER if per_day is None else check_int("per_day", per_day, 1)
         with self._file.append() as (rows, new):
             entries, limit = _entries(rows, row.user), _limit(rows, row.user)
             if limit is None:
@@ -151,7 +152,7 @@ class Ledger:
     def record(
         self, user: str | int, round: int, cost: Cost, *, mechanism: str, run: str = ""
     ) -> None:
-        """Add a ballot that has already been sent, whatever the limit; for reports by a server."""
+        """Add a ballot that was already sent, whatever the limit is; for reports by a server."""
         row = _ballot_row(user, round, cost, mechanism, run)
         with self._file.append() as (_, new):
             new.append(row)
@@ -206,7 +207,7 @@ def _summarise(rows: list[LedgerRow], user: str) -> UserSummary:
 
 
 def _spent(costs: list[Cost], limit: Limit | None) -> Bound:
-    """The bound at the delta of the limit, pure without one; holds for servers that adapt."""
+    """The bound at the limit's delta (0 without a limit); valid against an adaptive server."""
     return composed_bound(costs, 0.0 if limit is None else limit.delta, adaptive=True)
 
 
@@ -239,10 +240,10 @@ def _ballot_row(
         "ballot",
         _user(user),
         _run(run),
-        check_int("round", round, 0, _MAX_INTEGER),
+        check_int("round", round, 0, _MAX_SQLITE_INTEGER),
         mechanism,
         cost.to_text(),
-        check_int("ballots", cost.ballots, 1, _MAX_INTEGER),
+        check_int("ballots", cost.ballots, 1, _MAX_SQLITE_INTEGER),
     )
 
 
@@ -260,7 +261,7 @@ def _entries(rows: Iterable[LedgerRow], user: str | None) -> list[LedgerEntry]:
 
 
 def _costs(entries: Iterable[LedgerEntry]) -> list[Cost]:
-    """The ballots of the entries, one Cost for each kind."""
+    """The costs of the entries; equal costs are combined into one Cost."""
     ballots: dict[str, int] = {}
     for entry in entries:
         text = entry.cost.to_text()

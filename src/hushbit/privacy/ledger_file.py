@@ -1,14 +1,14 @@
-"""The file of a ledger: rows that are only appended, linked by digests, with a marker beside it.
+"""The file of a ledger: append-only rows in a hash chain, with a marker file beside it.
 
 The file is an SQLite database that never loses an acknowledged row. It uses a rollback journal
 (DELETE) and no write-ahead log, so that it can be copied, read from read-only media and kept on any
 file system. EXTRA synchronisation flushes the directory after the journal is removed; with FULL, a
 power failure could restore the journal and undo a row that was already acknowledged.
 
-The digest of a row covers its own fields and the digest of the row before. A row that was changed,
-inserted, moved or removed breaks the chain; the whole chain is checked at every access. Rows that
-were removed at the end leave a chain that is sound but too short, so the marker LEDGER.mark states
-the number of rows and the last digest. A write has these steps, all but the last under the
+The digest of a row covers its own fields and the previous digest, so the rows form a hash chain. A
+row that was changed, inserted, moved or removed breaks the chain, which is checked at every access.
+If the last rows are removed, the chain is valid but too short. The marker LEDGER.mark therefore
+states the number of rows and the last digest. A write has these steps, all but the last under the
 database's write lock:
 
 1. If the ledger is empty and has no marker, a marker of zero rows is written.
@@ -16,11 +16,11 @@ database's write lock:
 3. The write lock is taken again, and the marker is replaced by one that covers all rows.
 4. The row is acknowledged: the caller returns.
 
-A crash after step 1 or 2 leaves a file with at least as many rows as its marker states, which is
-accepted; a row beyond the marker counts although it was never acknowledged. A file with fewer rows
-than its marker states, with rows but without a marker, or absent beside its marker is never the
-result of a crash and is refused. The digests have no key: they reveal damage, an older copy of the
-ledger and edited rows, but not an attacker who rewrites the ledger and the marker together.
+A crash after step 1 or 2 leaves a file with at least as many rows as its marker states. Such a file
+is accepted; a row beyond the marker counts although it was never acknowledged. A crash never leaves
+fewer rows than the marker states, rows without a marker, or a marker without a file; these are
+refused. The digests have no key: they detect damage, an older copy of the ledger and edited rows,
+but not an attacker who rewrites the ledger and the marker together.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ from hushbit.wire.files import sync_folder
 
 APPLICATION_ID = 0x48757368
 VERSION = 2
-_NO_DIGEST = bytes(16)
+_INITIAL_DIGEST = bytes(16)
 
 _HEADER = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};"
 _SCHEMA = """
@@ -82,8 +82,8 @@ class LedgerRow(NamedTuple):
     delta: str = ""
 
 
-_FIELDS = ", ".join(LedgerRow._fields)
-_INSERT = f"INSERT INTO rows ({_FIELDS}, id, digest) VALUES ({'?, ' * len(LedgerRow._fields)}?, ?)"
+_COLUMNS = ", ".join(LedgerRow._fields)
+_INSERT = f"INSERT INTO rows ({_COLUMNS}, id, digest) VALUES ({'?, ' * len(LedgerRow._fields)}?, ?)"
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ class LedgerFile:
         return self.path.with_name(f"{self.path.name}.mark")
 
     def create_if_absent(self) -> None:
-        """Create an empty ledger where neither a ledger nor a marker exists, or change nothing.
+        """Create an empty ledger if neither a ledger nor a marker exists.
 
-        The marker is looked up first: it is always younger than its ledger, so another process that
-        creates both in the meantime is not mistaken for a ledger that was removed.
+        The marker is looked up first. It is always created after its ledger, so if another process
+        creates both in the meantime, this is not mistaken for a ledger that was removed.
         """
         if self.marker.exists() or self.path.exists():
             return
@@ -136,9 +136,10 @@ class LedgerFile:
 
     @contextmanager
     def append(self) -> Iterator[tuple[list[LedgerRow], list[LedgerRow]]]:
-        """Yield all rows and an empty list; rows added to that list are on the disk at the end.
+        """Yield all rows and an empty list; rows added to that list are written at the end.
 
-        The write lock is held from the first read to the commit. An exception writes nothing.
+        The write lock is held from the first read to the commit. After an exception nothing is
+        written.
         """
         with self._connection() as connection:
             with _transaction(connection):
@@ -146,7 +147,7 @@ class LedgerFile:
                 new: list[LedgerRow] = []
                 yield rows, new
                 if new and not self.marker.exists():
-                    self._write_marker(0, _NO_DIGEST)
+                    self._write_marker(0, _INITIAL_DIGEST)
                 for number, row in enumerate(new, start=len(rows) + 1):
                     digest = _digest(number, row, digest)
                     connection.execute(_INSERT, (*row, number, digest))
@@ -160,7 +161,7 @@ class LedgerFile:
         with self._connection() as connection:
             finding = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if finding != "ok":
-            raise DamagedFile(f"The ledger {self.path} is damaged: {finding}. {_RESTORE}")
+            raise DamagedFile(f"The ledger {self.path} is damaged: {finding}. {_RESTORE_ADVICE}")
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -193,8 +194,8 @@ class LedgerFile:
             mode = path.stat().st_mode & 0o777
             if os.name == "posix" and mode & 0o022:
                 raise DamagedFile(
-                    f"{path} can be written by other accounts (mode {mode:o}), who could change "
-                    f"what was spent. If nobody did, take the permission away: chmod 600 {path}"
+                    f"{path} can be written by other accounts (mode {mode:o}), which could change "
+                    f"what was spent. If none did, remove the permission: chmod 600 {path}"
                 )
 
     def _check_header(self, connection: sqlite3.Connection) -> None:
@@ -217,21 +218,23 @@ class LedgerFile:
         The marker is read after the rows, while the transaction prevents commits by others, so it
         never states more rows than an intact ledger has.
         """
-        found = connection.execute(f"SELECT {_FIELDS}, id, digest FROM rows ORDER BY id").fetchall()
+        found = connection.execute(
+            f"SELECT {_COLUMNS}, id, digest FROM rows ORDER BY id"
+        ).fetchall()
         marked = self._read_marker()
         if found and marked is None:
             raise DamagedFile(
                 f"The marker {self.marker.name} of the ledger {self.path} is missing, so removed "
-                "rows cannot be noticed. Restore it from a copy. To give all users of the ledger a "
-                "new budget on purpose, delete the ledger too."
+                "rows cannot be detected. Restore it from a copy. To give all users of the ledger "
+                "a new budget on purpose, delete the ledger too."
             )
-        rows, digests = [], [_NO_DIGEST]
+        rows, digests = [], [_INITIAL_DIGEST]
         for number, (*fields, identifier, digest) in enumerate(found, start=1):
             row = LedgerRow(*fields)
             if identifier != number or digest != _digest(number, row, digests[-1]):
                 raise DamagedFile(
                     f"Row {number} of the ledger {self.path} or a row before it was changed, added "
-                    f"or removed on the disk. {_RESTORE}"
+                    f"or removed on the disk. {_RESTORE_ADVICE}"
                 )
             rows.append(row)
             digests.append(digest)
@@ -239,7 +242,7 @@ class LedgerFile:
             raise DamagedFile(
                 f"The ledger {self.path} has {len(rows)} rows and does not agree with its marker "
                 f"{self.marker.name}, which states {marked[0]}. Rows were removed, or one of the "
-                f"files is an older copy. {_RESTORE}"
+                f"files is an older copy. {_RESTORE_ADVICE}"
             )
         return rows, digests[-1]
 
@@ -250,7 +253,7 @@ class LedgerFile:
             return None
         match = re.fullmatch(rb"([0-9]{1,19}) ([0-9a-f]{32})\n", text)
         if match is None:
-            raise DamagedFile(f"The marker {self.marker} is damaged. {_RESTORE}")
+            raise DamagedFile(f"The marker {self.marker} is damaged. {_RESTORE_ADVICE}")
         return int(match[1]), bytes.fromhex(match[2].decode())
 
     def _write_marker(self, rows: int, digest: bytes) -> None:
@@ -262,7 +265,7 @@ class LedgerFile:
         sync_folder(self.path.parent)
 
 
-_RESTORE = "Restore the ledger and its marker from copies of the same time."
+_RESTORE_ADVICE = "Restore the ledger and its marker from copies of the same time."
 
 
 def _create_private_file(path: Path, content: bytes) -> None:

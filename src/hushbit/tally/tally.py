@@ -1,15 +1,15 @@
 """Tallies: integer counters of one round, whose size does not depend on the number of users.
 
-Adding and merging are exact, so order, grouping and threads do not change the result.
-A tally also has the set of users who have voted, at eight bytes each. Its file is written
-atomically and does not contain the key:
+Adding and merging are exact, so order, grouping and threads do not change the result. A tally also
+contains the set of users who have voted, with eight bytes for each. A tally file is written
+atomically and does not contain the key. Sizes in bytes are in brackets:
 
-    "HBTALLY" | format 1 | key id 8 | round 8 | number of tallies 8
-    for each tally (several only for tiers): fingerprint 8 | layout 8 | number of voters 8
-    for each tally: voters, ascending, 8 each | counters, 8 for each entry
-    HMAC-SHA256 of all bytes before it, under the tally key of the round
+    "HBTALLY" | format [1] | key id [8] | round [8] | number of tallies [8]
+    for each tally (several only for tiers): fingerprint [8] | layout [8] | number of voters [8]
+    for each tally: voters in ascending order [8 each] | counters [8 for each entry]
+    HMAC-SHA256 of all bytes before it, under the tally key of the round [32]
 
-Nothing in a file is compressed, and its size follows from the mechanism and the number of voters.
+Nothing is compressed, so the size follows from the mechanism and the number of voters.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, RefusedBallot
-from hushbit.wire.ballot import Ballot, Ballots, PayloadRule, valid_macs
+from hushbit.wire.ballot import Ballot, Ballots, PayloadFormat, valid_macs
 from hushbit.wire.files import atomic_file
 from hushbit.wire.keys import RoundKey, UserKeys
 
@@ -41,7 +41,7 @@ Users = NDArray[np.uint64]
 LargestVotes = Mapping[str, int | NDArray[np.int64]]  # by counter; arrays are broadcast to it
 
 
-class CountingRule(PayloadRule, Protocol):
+class CountingMechanism(PayloadFormat, Protocol):
     """The part of a mechanism that a tally uses."""
 
     def add_payload(self, counters: Counters, payload: NDArray[np.uint8], keys: UserKeys) -> None:
@@ -61,7 +61,7 @@ class VoterSet:
         return sum(run.size for run in self._runs)
 
     def find(self, users: Users) -> NDArray[np.bool_]:
-        """Which of these users are in the set."""
+        """For each of these users, whether it is in the set."""
         known = np.zeros(users.size, dtype=np.bool_)
         for run in self._runs:
             place = np.searchsorted(run, users)
@@ -69,14 +69,14 @@ class VoterSet:
         return known
 
     def refuse_known(self, users: Users) -> None:
-        """Refuse users who are in the set."""
+        """Raise RefusedBallot if one of these users is in the set."""
         known = self.find(users)
         if known.any():
             first = int(users[int(np.argmax(known))])
             raise RefusedBallot("duplicate", f"user {first} has already voted in this round")
 
     def add(self, users: Users) -> None:
-        """Add users who are not in the set."""
+        """Add users; none of them may be in the set."""
         if users.size == 0:
             return
         self._runs.append(ascending(users).copy())
@@ -108,7 +108,7 @@ class Tally:
 
     def __init__(
         self,
-        mechanism: CountingRule,
+        mechanism: CountingMechanism,
         round_key: RoundKey,
         counters: Counters,
         require_mac: bool = False,
@@ -199,7 +199,7 @@ class Tally:
                 user = int(ballots.users[int(np.argmin(valid))])
                 raise RefusedBallot(
                     "forged",
-                    f"the MAC of the ballot of user {user} is not made with that user's key",
+                    f"the MAC of user {user}'s ballot was not computed with that user's key",
                 )
         self.mechanism.check_payload(payload)
 
@@ -218,8 +218,8 @@ class Tally:
             k: v.shape for k, v in other.counters.items()
         }:
             raise InvalidInput(
-                "one of the tallies has a histogram and the other has not: make both with the same "
-                "value of histogram"
+                "one of the tallies has a histogram and the other does not: make both with the "
+                "same value of histogram"
             )
         self.check_consistent()
         other.check_consistent()
@@ -228,7 +228,7 @@ class Tally:
         return voters
 
     def check_consistent(self) -> None:
-        """Refuse counters that an interrupt may have left partly updated."""
+        """Raise an error if an exception interrupted an update, so that counters may be wrong."""
         if not self._consistent:
             raise HushbitError(
                 "an update of this tally was interrupted, so its counters may be wrong: "
@@ -325,9 +325,9 @@ def save_tallies(path: str | os.PathLike[str], tallies: Sequence[Tally]) -> None
 
 
 def read_tallies(path: str | os.PathLike[str], tallies: Sequence[Tally]) -> list[TallyContent]:
-    """The content of a file for these empty tallies of one round; any other file is refused.
+    """Read the file of these empty tallies of one round; any other file is refused.
 
-    Nothing larger than a tally of these mechanisms with its announced voters is read.
+    The size that follows from the mechanisms and the stated number of voters is checked first.
     """
     source, key = as_path(path), tallies[0].round_key
     if any(tally.count for tally in tallies):
@@ -381,7 +381,7 @@ def _check_head(head: bytes, tallies: Sequence[Tally], source: Path) -> list[int
 
 
 def _content(tally: Tally, count: int, data: bytes, source: Path) -> TallyContent:
-    """The voters and counters of one tally; refuses what no ballots can add up to."""
+    """The voters and counters of one tally; refuses counters that no ballots can produce."""
     voters = np.frombuffer(data, dtype="<u8", count=count).astype(np.uint64)
     if not (voters[1:] > voters[:-1]).all():
         raise DamagedFile(f"{source} contains a user twice, or its users are not ascending")

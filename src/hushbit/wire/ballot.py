@@ -1,17 +1,17 @@
 """Ballots: the packed bits of one user in one round, and their bytes on the wire.
 
-    "HB" | 1 | 0 | fingerprint 8 | round 8 | user 8 | bits 8 | CRC-32 4 | payload
-    "HB" | 2 | 0 | fingerprint 8 | round 8 | user 8 | bits 8 | CRC-32 4 | MAC 16 | payload
+    "HB" | version | 0 | fingerprint | round | user | bits | CRC-32 | MAC          | payload
+    2      1         1   8             8       8      8      4        16 or absent
 
-The third byte is the version. Numbers are little-endian. Bit i of the payload is bit i mod 8 of
-byte i div 8; unused bits of the last byte are zero. The checksum covers all other bytes and detects
-damage, not forgery. The MAC of version 2 detects forgery: it is HMAC-SHA256, truncated to 16 bytes,
-of the 36 bytes before the checksum and the payload, under a key that only the user and the server
-know.
+Sizes are in bytes. Version 1 has no MAC, version 2 has one. Numbers are little-endian. Bit i of the
+payload is bit i mod 8 of byte i div 8; unused bits of the last byte are zero. The checksum covers
+all other bytes and detects damage, not forgery. The MAC detects forgery: it is HMAC-SHA256,
+truncated to 16 bytes, of the 36 bytes before the checksum and the payload, under a key that only
+the user and the server know.
 
 `Ballot` is one message, `Ballots` a batch of one mechanism and round. `Ballot.from_bytes` reads one
-message of any mechanism; `parse_rows` reads many of one mechanism and counts why others are
-refused. Both apply the same checks of the header.
+message of any mechanism. `parse_rows` reads many messages of one mechanism and counts refused ones
+by reason. Both check the header in the same way.
 """
 
 import hmac
@@ -44,8 +44,8 @@ FIELDS = {
     "bits": "Q",
     "checksum": "I",
 }
-HEADER = struct.Struct("<" + "".join(FIELDS.values()))  # of one ballot
-HEADER_ROW = np.dtype(  # of many
+HEADER = struct.Struct("<" + "".join(FIELDS.values()))  # one header
+HEADER_ROW = np.dtype(  # an array of headers
     [(name, {"2s": "S2", "8s": "V8"}.get(code, f"<{code}")) for name, code in FIELDS.items()]
 )
 HEADER_BYTES = HEADER.size
@@ -56,8 +56,9 @@ CHECKSUM_START = HEADER_BYTES - 4
 class Ballot:
     """One user's message.
 
-    `overloaded` and `run` stay with the user: they are not part of the bytes. `run` is the run of
-    the key that encoded the ballot, None if it is not known. `mac` is None in version 1.
+    `overloaded` is the number of blocks beyond the radius. `run` is the run identifier of the key
+    that encoded the ballot, or None if it is not known. Neither is part of the bytes, so only the
+    user knows them. `mac` is None in version 1.
     """
 
     fingerprint: bytes
@@ -72,7 +73,9 @@ class Ballot:
     def __post_init__(self) -> None:
         _check_header(self)
         if self.mac is not None and (not isinstance(self.mac, bytes) or len(self.mac) != MAC_BYTES):
-            raise InvalidInput(f"a MAC is {MAC_BYTES} bytes, made by Ballot.to_bytes(key)")
+            raise InvalidInput(
+                f"a MAC must have {MAC_BYTES} bytes; Ballot.to_bytes(key) computes it"
+            )
         object.__setattr__(self, "user", check_int("user", self.user, 0, MAX_UINT64))
         if not isinstance(self.payload, bytes):
             raise InvalidInput(f"payload must be bytes; got {type(self.payload).__name__}")
@@ -91,12 +94,12 @@ class Ballot:
                     f"the key of user {key.user} in round {key.round} of run {key.run.hex()!r} is "
                     f"not the key of this ballot of user {self.user} in round {self.round}"
                 )
-            mac = _mac(key.key, self._start(AUTHENTICATED), self.payload)
-        start = self._start(PLAIN if mac is None else AUTHENTICATED)
+            mac = _mac(key.key, self._signed_header(AUTHENTICATED), self.payload)
+        start = self._signed_header(PLAIN if mac is None else AUTHENTICATED)
         body = self.payload if mac is None else mac + self.payload
         return start + zlib.crc32(body, zlib.crc32(start)).to_bytes(4, "little") + body
 
-    def _start(self, version: int) -> bytes:
+    def _signed_header(self, version: int) -> bytes:
         """The header before the checksum."""
         numbers = (self.round, self.user, self.bits)
         return HEADER.pack(MAGIC, version, 0, self.fingerprint, *numbers, 0)[:CHECKSUM_START]
@@ -115,7 +118,7 @@ class Ballot:
         body = data[HEADER_BYTES:]
         checksum = zlib.crc32(body, zlib.crc32(data[:CHECKSUM_START]))
         faults = _header_faults(magic, version, zero, checksum != stored)
-        for (reason, faulty), message in zip(faults, FAULT_MESSAGES, strict=True):
+        for (reason, faulty), message in zip(faults, HEADER_FAULT_MESSAGES, strict=True):
             if faulty:
                 raise RefusedBallot(reason, message.format(version))
         mac_size = MAC_BYTES if version == AUTHENTICATED else 0
@@ -137,8 +140,8 @@ class Ballots(Sequence[Ballot]):
     """Ballots of one mechanism and round, as arrays.
 
     `ballots[i]` is one `Ballot`; a slice, a boolean mask or an array of indices gives `Ballots`.
-    `macs` has a row of 16 bytes for each ballot, or is None if the ballots have no MAC; `run` is
-    that of their keys, None if it is not known.
+    `macs` has a row of 16 bytes for each ballot, or is None if the ballots have no MAC. `run` is
+    the run identifier of their keys, or None if it is not known.
     """
 
     fingerprint: bytes
@@ -221,7 +224,7 @@ class Ballots(Sequence[Ballot]):
 
 
 def _header_faults(magic: Any, version: Any, zero: Any, damaged: Any) -> list[tuple[str, Any]]:
-    """Reasons to refuse a ballot of any mechanism, in order; for numbers as for arrays."""
+    """Reasons to refuse a ballot of any mechanism, in order; the arguments may be arrays."""
     return [
         ("damaged", magic != MAGIC),
         ("version", (version != PLAIN) & (version != AUTHENTICATED)),
@@ -229,7 +232,7 @@ def _header_faults(magic: Any, version: Any, zero: Any, damaged: Any) -> list[tu
     ]
 
 
-FAULT_MESSAGES = (
+HEADER_FAULT_MESSAGES = (
     "not a ballot: the first two bytes must be 'HB'",
     f"ballot version {{}} is not supported; this release reads {PLAIN} and {AUTHENTICATED}",
     "the ballot's checksum does not match: send it again",
@@ -239,7 +242,7 @@ FAULT_MESSAGES = (
 def _check_header(ballot: Ballot | Ballots) -> None:
     """Refuse numbers that do not fit the header."""
     if not isinstance(ballot.fingerprint, bytes) or len(ballot.fingerprint) != 8:
-        raise InvalidInput("a fingerprint is 8 bytes; ballots are made by Mechanism.encode")
+        raise InvalidInput("a fingerprint must have 8 bytes; make ballots with Mechanism.encode")
     object.__setattr__(ballot, "round", check_int("round", ballot.round, 0, MAX_UINT64))
     object.__setattr__(ballot, "bits", check_int("bits", ballot.bits, 0, MAX_UINT64))
     if ballot.run is not None:
@@ -266,7 +269,7 @@ def ballot_macs(ballots: Ballots, keys: UserKeys) -> Rows:
 
 
 def valid_macs(ballots: Ballots, keys: UserKeys) -> NDArray[np.bool_]:
-    """Which ballots of a batch with MACs have the right one; compared in constant time."""
+    """Which ballots of a batch have a correct MAC; the comparison takes constant time."""
     assert ballots.macs is not None
     pairs = zip(ballots.macs, ballot_macs(ballots, keys), strict=True)
     same = [hmac.compare_digest(got.tobytes(), right.tobytes()) for got, right in pairs]
@@ -282,8 +285,8 @@ def _header_rows(ballots: Ballots, version: int) -> Rows:
     return heads.view(np.uint8).reshape(-1, HEADER_BYTES)
 
 
-class PayloadRule(Protocol):
-    """The part of a mechanism that decides which ballots are its own and well-formed."""
+class PayloadFormat(Protocol):
+    """The part of a mechanism that determines whether a ballot belongs to it and is valid."""
 
     @property
     def fingerprint(self) -> bytes:
@@ -294,12 +297,12 @@ class PayloadRule(Protocol):
         """Bits of one ballot's payload."""
 
     def check_payload(self, payload: NDArray[np.uint8]) -> None:
-        """Raise `RefusedBallot` for payloads (ballots, bytes) that no encoder writes."""
+        """Raise RefusedBallot if a row of `payload` cannot come from the encoder."""
 
 
 @dataclass(frozen=True)
 class ParsedRows:
-    """The valid ballots among some rows, their row numbers, and how many others for each reason."""
+    """The valid ballots, their row numbers, and the number of refused rows by reason."""
 
     ballots: Ballots
     rows: NDArray[np.int64]
@@ -320,16 +323,16 @@ def wire_rows(ballots: Ballots) -> Rows:
 def parse_rows(
     rows: Rows,
     users: NDArray[np.uint64],
-    rule: PayloadRule,
+    rule: PayloadFormat,
     round_key: RoundKey,
     require_mac: bool = False,
 ) -> ParsedRows:
-    """Check rows of ballot bytes as a server checks single ballots.
+    """Parse rows of ballot bytes, with the same checks as for single ballots.
 
-    `users` names the sender of each row as the file or channel does; a ballot that names another
+    `users` gives the sender of each row, as the file or the channel states it; a ballot of another
     user is refused as damaged. A wrong MAC is always refused, a missing one with `require_mac`.
     """
-    if rows.shape[1] < HEADER_BYTES:  # too short: zeros instead, which are refused as damaged
+    if rows.shape[1] < HEADER_BYTES:  # too short: replaced by zeros, which are refused as damaged
         rows = np.zeros((len(rows), HEADER_BYTES), dtype=np.uint8)
     bits, size = rule.payload_bits, (rule.payload_bits + 7) // 8
     heads = np.ascontiguousarray(rows[:, :HEADER_BYTES]).view(HEADER_ROW).reshape(-1)
@@ -365,14 +368,14 @@ def parse_rows(
 
 
 def _checksums(rows: Rows) -> NDArray[np.uint32]:
-    """CRC-32 of each row without the four bytes that hold it."""
+    """CRC-32 of each row without its checksum field."""
     found = np.empty(len(rows), dtype="<u4")
     for number, row in enumerate(rows):
         found[number] = zlib.crc32(row[HEADER_BYTES:], zlib.crc32(row[:CHECKSUM_START]))
     return found
 
 
-def _payload_reasons(payload: Rows, rule: PayloadRule) -> list[str]:
+def _payload_reasons(payload: Rows, rule: PayloadFormat) -> list[str]:
     """Why each payload is refused, "" if it is valid."""
     reasons = [""] * len(payload)
     try:

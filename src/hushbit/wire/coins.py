@@ -1,4 +1,4 @@
-"""Private randomness: 32 fresh bytes for each ballot, expanded by ChaCha20.
+"""Coins: private randomness of one ballot, 32 fresh bytes that ChaCha20 expands.
 
 Coins are never derived from a key that anybody else holds; `OsCoins` takes them from the operating
 system.
@@ -27,10 +27,10 @@ class Coins(Protocol):
 
 
 class OsCoins:
-    """The operating system's entropy: the only coins for ballots that leave a machine."""
+    """Coins from the operating system; ballots that leave a machine must use these."""
 
     def keys(self, users: UserKeys) -> NDArray[np.uint32]:
-        """Fresh keys, which are never shown, stored or repeated."""
+        """Fresh keys; they are never printed, stored or reused."""
         return key_to_uint32(os.urandom(32 * len(users))).reshape(-1, 8)
 
 
@@ -47,7 +47,7 @@ class _Reproducible:
 
 
 class SeededCoins(_Reproducible):
-    """A reproducible sequence of coins, one for every ballot in the order of encoding.
+    """A reproducible sequence of coins: one for each ballot, in the order of encoding.
 
     For simulation and tests only: anybody who knows the seed can undo randomized response.
     """
@@ -64,7 +64,7 @@ class SeededCoins(_Reproducible):
 
 
 class SimulationCoins(_Reproducible):
-    """Reproducible coins that depend on (seed, round, user) alone, not on the order.
+    """Reproducible coins that depend only on (seed, round, user), not on the order of encoding.
 
     For simulation only. Encoding twice for one user and round repeats the coins.
     """
@@ -82,7 +82,7 @@ def _derive(root: bytes, numbers: NDArray[np.uint64]) -> NDArray[np.uint32]:
 
 
 def coin_source(coins: Any) -> Coins:
-    """The given coins, by default the operating system's; keys and seeds are refused."""
+    """The given coins, or OsCoins for None; keys and seeds are refused."""
     if coins is None:
         return OsCoins()
     if not isinstance(coins, OsCoins | SeededCoins | SimulationCoins):

@@ -1,8 +1,8 @@
 """Atomic writes: a file or a folder appears complete or not at all.
 
-Data are written under a temporary name beside the target and renamed at the end. The writer holds a
-lock on the temporary file, which the operating system releases when the process ends, so what a
-killed process left behind can be told from what another process is writing (`remove_abandoned`).
+Data are written under a temporary name beside the target and renamed at the end. The writer locks
+the temporary file, and the operating system releases the lock when the process ends. A temporary
+file without a lock was therefore left by a killed process (`remove_abandoned`).
 """
 
 import glob
@@ -21,19 +21,19 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-LOCK = "being-filled"
+LOCK = "lock"  # a file in a temporary folder
 
 
 @contextmanager
 def atomic_file(target: Path) -> Iterator[IO[bytes]]:
     """A file to write to, which replaces `target` at the end; an error leaves it unchanged."""
-    scratch = _scratch_path(target)
+    temporary = _temporary_path(target)
     try:
-        with locked_file(scratch) as file:
+        with locked_file(temporary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(scratch, target)
+        os.replace(temporary, target)
         sync_folder(target.parent)
     except OSError as error:
         raise DamagedFile(
@@ -41,17 +41,17 @@ def atomic_file(target: Path) -> Iterator[IO[bytes]]:
         ) from error
     finally:
         with suppress(OSError):
-            scratch.unlink()
+            temporary.unlink()
 
 
 def write_atomic(target: Path, write: Callable[[IO[bytes]], Any]) -> None:
-    """Write what `write` writes to an open file, or change nothing."""
+    """Replace `target` by what `write(file)` writes; after an error it is unchanged."""
     with atomic_file(target) as file:
         write(file)
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a text file in UTF-8, or change nothing."""
+    """Replace `target` by a text file in UTF-8; after an error it is unchanged."""
     write_atomic(target, lambda file: file.write(text.encode()))
 
 
@@ -60,20 +60,22 @@ def new_folder(target: Path) -> Iterator[Path]:
     """A folder to fill, renamed to `target` at the end; an error leaves nothing behind."""
     if target.exists():
         raise InvalidInput(f"{target} exists already: name a new folder")
-    scratch = _scratch_path(target)
+    temporary = _temporary_path(target)
     try:
         remove_abandoned(target)
-        scratch.mkdir(parents=True)
-        with locked_file(scratch / LOCK):
-            yield scratch
-            (scratch / LOCK).unlink()
-            os.rename(scratch, target)
+        temporary.mkdir(parents=True)
+        with locked_file(temporary / LOCK):
+            yield temporary
+            (temporary / LOCK).unlink()
+            os.rename(temporary, target)
     except OSError as error:
         if target.exists():
-            raise InvalidInput(f"{target} was made by another process meanwhile") from error
+            raise InvalidInput(
+                f"{target} was created by another process in the meantime"
+            ) from error
         raise DamagedFile(f"{target} could not be written: {error}; nothing was kept") from error
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -96,7 +98,7 @@ def locked_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_abandoned(target: Path) -> None:
-    """Remove what killed writers of a target left: files .NAME.*, and folders with a LOCK."""
+    """Remove temporary files and folders (.NAME.*) that killed writers of `target` left."""
     if fcntl is None:
         return
     for left in target.parent.glob(f".{glob.escape(target.name)}.*"):
@@ -109,5 +111,5 @@ def remove_abandoned(target: Path) -> None:
                 left.unlink()
 
 
-def _scratch_path(target: Path) -> Path:
+def _temporary_path(target: Path) -> Path:
     return target.with_name(f".{target.name}.{secrets.token_hex(6)}")

@@ -1,4 +1,4 @@
-"""Shared randomness: from one secret to a keystream for every round, user and purpose.
+"""Shared randomness: keys for every round and user, derived from one secret.
 
     root      = HMAC-SHA256(secret, "hushbit/1 round" ‖ round)                    without a run
     root      = HMAC-SHA256(secret, "hushbit/1 run" ‖ length of run ‖ run ‖ round)   with a run
@@ -9,7 +9,7 @@
 
 Words, dither and subsets are ChaCha20 keystreams under a user's key, with the purpose in the nonce.
 Numbers are 8 bytes, little-endian; the length of the run is one byte. A run identifier makes the
-keys of two runs differ. Private coins are never derived from these keys: see `coins.py`.
+keys of two runs differ. Private coins are never derived from these keys (see `coins.py`).
 The server keeps its secret in a file that only its owner can read (`load_secret`).
 """
 
@@ -45,7 +45,7 @@ def key_to_uint32(key: bytes) -> NDArray[np.uint32]:
 
 
 def check_run(run: Any) -> bytes:
-    """The identifier of a run: up to 32 bytes, empty for keys that do not depend on a run."""
+    """The run identifier, after a check: up to 32 bytes; empty for keys without a run."""
     if not isinstance(run, bytes) or len(run) > MAX_RUN_BYTES:
         size = f" of {len(run)} bytes" if isinstance(run, bytes) else ""
         raise InvalidInput(
@@ -56,7 +56,7 @@ def check_run(run: Any) -> bytes:
 
 
 def mac_key(key: bytes) -> bytes:
-    """The key of ballot MACs, from the key of a user."""
+    """The key of ballot MACs, derived from a user's key."""
     return hmac.digest(key, b"ballot mac", "sha256")
 
 
@@ -75,7 +75,7 @@ def user_ids(ids: Any) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class UserKey:
-    """What one user shares with the server for one round of a run."""
+    """The keys that one user shares with the server in one round of a run."""
 
     round: int
     user: int
@@ -89,7 +89,9 @@ class UserKey:
         object.__setattr__(self, "user", check_int("user", self.user, 0, MAX_UINT64))
         for part in (self.key, self.rotation):
             if not isinstance(part, bytes) or len(part) != SECRET_BYTES:
-                raise InvalidInput(f"a key is {SECRET_BYTES} bytes; make keys with RoundKey.user")
+                raise InvalidInput(
+                    f"a key must have {SECRET_BYTES} bytes; make keys with RoundKey.user"
+                )
 
     def to_bytes(self) -> bytes:
         """80 bytes (round, user, key, rotation key), and the length and bytes of a run if any."""
@@ -212,12 +214,12 @@ class RoundKey:
 
     @cached_property
     def key_id(self) -> bytes:
-        """Eight bytes that identify the key in a saved tally and do not reveal it."""
+        """Eight bytes that identify the key in a tally file without revealing it."""
         return hmac.digest(self._root, b"mark", "sha256")[:8]
 
     @cached_property
     def tally_key(self) -> bytes:
-        """The key of the MAC of tally files, which only the server has."""
+        """The key of the MAC of tally files; only the server has it."""
         return hmac.digest(self._root, b"tally file", "sha256")
 
     def users(self, ids: Any) -> UserKeys:
@@ -242,7 +244,7 @@ class RoundKey:
 
 
 def load_secret(path: str | Path) -> bytes:
-    """The secret in a file; if there is no file, it is created with 32 random bytes."""
+    """Read the secret from a file; a missing file is created with 32 random bytes."""
     source = Path(path)
     try:
         with suppress(FileExistsError):
