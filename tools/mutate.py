@@ -1,9 +1,10 @@
-"""Mutation test: change the code in one place at a time and see whether its tests notice.
+"""Mutation testing: change the code in one place at a time and check that a test fails.
 
-    python tools/mutate.py [PATHS] --count 300     PATHS: files or folders; all that TESTS names
+    python tools/mutate.py [PATHS] --count 300     PATHS: files or folders, by default all
 
-Mutants are drawn from all comparisons, operators, conditions, numbers and statements, but not from
-compiled functions, annotations, texts and arguments of errors. Each runs in a copy of the tree.
+A mutant changes a comparison, operator, condition or number, or removes a statement. Compiled
+functions, annotations, texts and arguments of errors are not changed. The tests of each mutant run
+in a copy of the repository. A mutant that survives shows that a test is missing.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "hushbit"
-TESTS = {  # files that are mutated, or folders of them, and their quick tests
+TESTS = {  # the quick tests of each file, or of the files in a folder
     "cpa.py": "test_cpa.py test_rho.py test_registry.py test_golden.py test_exact_law.py tally",
     "wrappers.py": "test_norm_vote.py test_subset.py test_tiers.py test_mixed_tiers.py encoding",
     "mechanism.py": "test_mechanism.py test_cpa.py test_golden.py baselines",
@@ -40,8 +41,8 @@ TESTS = {  # files that are mutated, or folders of them, and their quick tests
 SWAPS = """Lt:LtE LtE:Lt Gt:GtE GtE:Gt Eq:NotEq NotEq:Eq Is:IsNot IsNot:Is In:NotIn NotIn:In
     Add:Sub Sub:Add Mult:Div Div:Mult And:Or Or:And Pow:Mult Mod:Mult FloorDiv:Mult LShift:RShift"""
 SWAPPED = {getattr(ast, a): getattr(ast, b) for a, b in (p.split(":") for p in SWAPS.split())}
-REMOVED = (ast.Expr, ast.AugAssign, ast.Raise, ast.Continue, ast.Break)
-KEPT_FIELDS = {"annotation", "returns", "decorator_list", "exc", "cause"}
+REMOVABLE = (ast.Expr, ast.AugAssign, ast.Raise, ast.Continue, ast.Break)
+UNCHANGED_FIELDS = {"annotation", "returns", "decorator_list", "exc", "cause"}
 
 
 Mutant = namedtuple("Mutant", "path line change source")
@@ -65,7 +66,7 @@ def replacements(node: ast.AST, field: str) -> Iterator[ast.AST]:
         yield ast.Constant(others[type(node.value)](node.value))
     elif field == "test":
         yield ast.UnaryOp(ast.Not(), node)  # type: ignore[arg-type]
-    if isinstance(node, REMOVED) and not isinstance(getattr(node, "value", None), ast.Constant):
+    if isinstance(node, REMOVABLE) and not isinstance(getattr(node, "value", None), ast.Constant):
         yield ast.Pass()
 
 
@@ -80,7 +81,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
         for field, value in ast.iter_fields(node):
             children: list[Any] = value if isinstance(value, list) else [value]
             for place, child in enumerate(children):
-                if field in KEPT_FIELDS or not isinstance(child, ast.AST):
+                if field in UNCHANGED_FIELDS or not isinstance(child, ast.AST):
                     continue
                 for new in replacements(child, field):
                     children[place] = ast.copy_location(new, child)
@@ -94,8 +95,8 @@ def mutants(path: Path) -> Iterator[Mutant]:
     yield from visit(tree)
 
 
-def outcome(tree: Path, tests: str, seconds: float | None = None) -> str:
-    """Run tests in a copy of the tree: "survived", "killed" or "timeout"."""
+def run_tests(tree: Path, tests: str, seconds: float | None = None) -> str:
+    """Run tests in a copy of the tree; "survived" if they pass, else "killed" or "timeout"."""
     options: Any = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
     options["env"] = os.environ | {"PYTHONPATH": f"{tree}/src", "PYTHONDONTWRITEBYTECODE": "1"}
     command = f"-m pytest -x -q -p no:cacheprovider --hypothesis-seed=0 {tests}".split()
@@ -110,14 +111,14 @@ def outcome(tree: Path, tests: str, seconds: float | None = None) -> str:
 
 
 def main() -> None:
-    """Print the outcome of each mutant, then their number by outcome."""
+    """Print the result of each mutant, then the number of mutants by result."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("paths", nargs="*", type=lambda p: Path(p).resolve(), default=[SOURCE])
     for name, default in (("--count", 300), ("--seed", 0), ("--workers", 2)):
         parser.add_argument(name, type=int, default=default)
     options = parser.parse_args()
-    named = {f for name in TESTS for f in (SOURCE / name, *(SOURCE / name).glob("*.py"))}
-    files = [f for f in sorted(named) if f.is_file() and any(map(f.is_relative_to, options.paths))]
+    listed = {f for name in TESTS for f in (SOURCE / name, *(SOURCE / name).glob("*.py"))}
+    files = [f for f in sorted(listed) if f.is_file() and any(map(f.is_relative_to, options.paths))]
     found = [mutant for file in files for mutant in mutants(file)]
     chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
     print(f"{len(chosen)} of {len(found)} mutants of {len(files)} files", flush=True)
@@ -126,24 +127,24 @@ def main() -> None:
         ignored = shutil.ignore_patterns(".*", "*.pyc", "results")
         for number in range(options.workers):  # the caches of compiled functions are copied too
             trees.put(shutil.copytree(ROOT, Path(folder, str(number)), ignore=ignored))
-        limits: dict[str, float] = {}
+        seconds_limit: dict[str, float] = {}
 
-        def try_one(mutant: Mutant) -> str:
+        def run_mutant(mutant: Mutant) -> str:
             tree, name = trees.get(), mutant.path.relative_to(SOURCE)
             tests = TESTS.get(name.as_posix()) or TESTS[name.parts[0]]
             began = time.monotonic()
-            if tests not in limits and outcome(tree, tests) != "survived":
+            if tests not in seconds_limit and run_tests(tree, tests) != "survived":
                 trees.put(tree)
                 raise SystemExit(f"these tests fail without a mutant: {tests}")
-            limits.setdefault(tests, 30 + 3 * (time.monotonic() - began))
+            seconds_limit.setdefault(tests, 30 + 3 * (time.monotonic() - began))
             (tree / "src/hushbit" / name).write_text(mutant.source)
-            result = outcome(tree, tests, limits[tests])
+            result = run_tests(tree, tests, seconds_limit[tests])
             shutil.copy2(mutant.path, tree / "src/hushbit" / name)
             trees.put(tree)
             print(f"{result:8} {name}:{mutant.line}  {mutant.change}", flush=True)
             return result
 
-        print(dict(Counter(pool.map(try_one, chosen))))
+        print(dict(Counter(pool.map(run_mutant, chosen))))
 
 
 if __name__ == "__main__":

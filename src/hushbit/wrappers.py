@@ -2,7 +2,7 @@
 
 Rotated   rotates the update first, which makes its entries nearly Gaussian
 Subset    sends the bits of s of the M blocks of each user, chosen by the key of the user
-NormVote  sends one more private bit: whether the norm of the update is at most a public level
+NormVote  adds a private vote on whether the norm of the update is at most a public level
 Tiers     counts users with different budgets in one round, with one mechanism for each tier
 """
 
@@ -408,15 +408,16 @@ class SubsetVotes(Votes):
 class NormVote(Wrapper):
     """A mechanism with a private vote on whether the norm of the update is at most `level`.
 
-    The vote follows the inner payload. It consists of `answers` bits, an odd number: the same
-    answer, each bit with a randomized response of its own, which the guarantee includes. The server
-    counts the majority of the bits of a user, which is right with probability (1 + beta) / 2. With
-    S the sum of the ±1 majorities of K users,
+    The vote follows the inner payload. It repeats one answer in `answers` bits, an odd number, with
+    separate randomized response for each bit. The guarantee includes these bits. The server counts
+    the majority of each user's bits, which is correct with probability (1 + beta) / 2. If S is the
+    sum of the ±1 majorities of K users,
 
         share of users at or below the level = 1/2 + S / (2 beta K)      unbiased.
 
-    A user who lies moves S by at most 2, as much as 1 / beta honest users do. One answer of epsilon
-    0.5 has beta = 0.24, so a fifth of the users decides every vote; 31 answers have beta = 0.84.
+    A user who lies changes S by at most 2, which is the expected effect of 1 / beta honest users.
+    With one answer at epsilon 0.5, beta is 0.24, so a fifth of the users can decide every vote.
+    With 31 answers beta is 0.84.
     """
 
     inner: Mechanism
@@ -437,7 +438,7 @@ class NormVote(Wrapper):
 
     @cached_property
     def depth(self) -> int:
-        """How many NormVotes are inside this one; each of them has coins of its own."""
+        """Number of NormVotes inside this one; the coins of each depth are separate."""
         inner, depth = self.inner, 0
         while isinstance(inner, Wrapper):
             inner, depth = inner.inner, depth + isinstance(inner, NormVote)
@@ -445,7 +446,7 @@ class NormVote(Wrapper):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The inner guarantee with the bits of the vote; the rho of zCDP adds up."""
+        """The inner guarantee with the bits of the vote; the values of rho (zCDP) are added."""
         inner = self.inner.guarantee
         rho = inner.rho
         if rho is not None:
@@ -466,12 +467,12 @@ class NormVote(Wrapper):
 
     @cached_property
     def beta(self) -> float:
-        """Twice the probability that the majority of a user's bits is its answer, minus one."""
+        """2p - 1, where the majority of a user's bits equals its answer with probability p."""
         return majority_beta(float(self.response.beta), self.answers)
 
     @property
     def payload_bits(self) -> int:
-        """The inner bits, and those of the vote on the norm."""
+        """The number of inner bits and answers."""
         return self.inner.payload_bits + self.answers
 
     def encode_payload(self, updates: Updates, keys: UserKeys, coins: Words) -> Payloads:
@@ -498,7 +499,7 @@ class NormVote(Wrapper):
         return drawn.astype(np.int64) < self.response.flip_count
 
     def check_payload(self, payload: Bytes) -> None:
-        """Check the inner bits by the inner mechanism; no bit may follow the vote."""
+        """Check the inner bits with the inner mechanism; no bit may follow the vote."""
         Mechanism.check_payload(self, payload)
         self.inner.check_payload(self.split_payload(payload)[0])
 
@@ -542,15 +543,17 @@ class NormVote(Wrapper):
 
 
 def majority_beta(beta: float, answers: int) -> float:
-    """The beta of the majority of an odd number of answers that have `beta` each.
+    """The beta of the majority of an odd number of independent answers, each with `beta`.
 
     >>> round(majority_beta(0.245, 31), 2)
     0.84
     """
-    truth = (1 + beta) / 2
-    wins = range(answers // 2 + 1, answers + 1)
-    chance = sum(math.comb(answers, k) * truth**k * (1 - truth) ** (answers - k) for k in wins)
-    return 2 * chance - 1
+    correct = (1 + beta) / 2
+    majorities = range(answers // 2 + 1, answers + 1)
+    probability = sum(
+        math.comb(answers, k) * correct**k * (1 - correct) ** (answers - k) for k in majorities
+    )
+    return 2 * probability - 1
 
 
 class NormVoteVotes(WrappedVotes):

@@ -1,12 +1,12 @@
-"""AutoCPA: rotated CPA whose points adapt to the updates, tuned by private votes on the norm.
+"""AutoCPA: rotated CPA whose points are adapted to the updates by private norm votes.
 
 The mechanism of a round is immutable. `next_round(tally)` computes the next one from the tally, so
 tuning is post-processing and costs no privacy:
 
-    belief   distribution of the median norm, updated by the votes (`NormBelief`)
+    belief   posterior distribution of the median norm, updated by the votes (`NormBelief`)
     signal   power of the mean: |mean|² minus the known noise
-    ratio    distance of the points, with the smallest predicted error (`best_ratio`)
-    ceiling  limit of the norm in the next round, once the search for the norm has converged
+    ratio    distance of the points from zero that has the smallest predicted error (`best_ratio`)
+    ceiling  upper limit of the norm in the next round, once the search for the norm has converged
 
 **Belief.** A vote is a randomized response to the question whether the norm of one user is at most
 a public level. If log2 norms are logistic about their median m with a spread s, a user answers yes
@@ -15,24 +15,23 @@ with probability
     P(yes | m, s) = 1/2 + beta (F((log2 level - m) / s) - 1/2),     F(x) = 1 / (1 + e^-x)
 
 and Bayes' rule updates the weights on a grid of medians, averaged over the spreads. The level is
-the median of the belief, which makes this probabilistic bisection. The belief widens a little
-between rounds, because norms drift during training.
+the median of the belief (probabilistic bisection). The belief is widened slightly between rounds,
+because norms change during training.
 
-**Bits.** `AutoRequirements` chooses points, stages, subset or clip once; they are scaled every
-round.
+**Bits.** `AutoRequirements` chooses points, stages, subset or clip once. Every round scales them.
 
-**Ratio.** Lengths are in units of s, the rms of an entry in the update of the median user. Rotated
-entries of a user of size t (in units of s) are Gaussian, so points at ±c keep the fraction
+**Ratio.** Lengths are in units of s, the rms entry of an update with the median norm. The rotated
+entries of a user are Gaussian with an rms t (in units of s), so points at ±c keep the fraction
 
     kept(t) = E[x clip(x, c)] / E[x²] = erf(c / (t sqrt(2)))
 
-of them (a clip of the norm: min(1, c/t)). Sizes are log-normal about 1. After division by the mean
-fraction, gain = E[t] / E[t kept(t)], the error of each entry of the mean is
+of them (if the norm is clipped: min(1, c/t)). The sizes t are log-normal about 1. The mean is
+divided by the mean fraction (gain = E[t] / E[t kept(t)]). The error of each entry is then
 
     error(c) = gain² c² noise / K  +  signal · E[t (gain kept(t) - 1)²] / E[t]
 
-where `noise` is that of randomized response for points at ±1, and `signal` is the power of an entry
-of the mean. The second term exists because large updates are clipped by more than small ones.
+where `noise` is the variance of randomized response for points at ±1, and `signal` is the power of
+an entry of the mean. The second term exists because large updates are clipped more than small ones.
 """
 
 import math
@@ -74,8 +73,8 @@ LOG2_NORMS = np.arange(-640, 321) / 8.0
 NORM_SPREADS = (0.03, 0.1, 0.3, 0.6, 1.2)
 """Scales of the logistic distribution of log2 norms: from equal norms to factors of ten."""
 
-MAX_VOTES = 3000
-"""Larger numbers of votes have the weight of this many: the logistic model is not exact."""
+MAX_EFFECTIVE_VOTES = 3000
+"""More votes than this have the weight of this many, because the logistic model is not exact."""
 
 DRIFT_KERNEL = np.array([0.15, 0.7, 0.15])
 """The convolution that widens the belief between rounds, by about 0.07 octaves."""
@@ -105,7 +104,7 @@ class NormBelief:
 
     @classmethod
     def from_guess(cls, norm: float, octaves: float) -> "NormBelief":
-        """A belief centred at `norm`, with half of its weight within so many octaves."""
+        """A belief centred at `norm`, with half of its weight within `octaves` octaves."""
         distance = (LOG2_NORMS - math.log2(check_scale("norm", norm))) / check_positive(
             "octaves", octaves
         )
@@ -114,7 +113,7 @@ class NormBelief:
         return cls(weights / weights.sum())
 
     def quantile(self, share: float) -> float:
-        """The norm below which the median lies with the given probability."""
+        """The norm that the median norm is below with the probability `share`."""
         if not 0 < check_float("share", share) < 1:
             raise InvalidInput(f"share must lie between 0 and 1; got {share!r}")
         cumulative = np.cumsum(self.weights)
@@ -132,7 +131,7 @@ class NormBelief:
         below = 1 / (1 + np.exp(-np.clip(distance / np.array(NORM_SPREADS)[:, None], -50, 50)))
         chance = np.clip(0.5 + beta * (below - 0.5), 1e-6, 1 - 1e-6)
         log_likelihood = yes * np.log(chance) + (users - yes) * np.log1p(-chance)
-        log_likelihood *= min(1.0, MAX_VOTES / users)
+        log_likelihood *= min(1.0, MAX_EFFECTIVE_VOTES / users)
         log_likelihood -= log_likelihood[:, self.weights > 0].max()
         weights = self.weights * np.exp(log_likelihood).mean(axis=0)
         weights = np.convolve(weights / weights.sum(), DRIFT_KERNEL, mode="same")
@@ -141,19 +140,19 @@ class NormBelief:
 
 
 VOTE_SHARE = 0.1
-"""Share of the epsilon of a whole message that is spent on the vote on the norm."""
+"""Share of a message's epsilon that is spent on the norm vote."""
 
-LEAST_BETA = 0.8
-"""Strength of the vote on the norm, where the message has room for enough bits.
+MIN_VOTE_BETA = 0.8
+"""Smallest beta of the norm vote, if enough answers fit into the message.
 
-If a share f of the users lies, the level ends between the quantiles 1/2 ± f / (2 (1-f) beta) of the
-honest norms: for f = 0.3 between 0.23 and 0.77.
+If a share f of the users lies, the level converges to a value between the quantiles
+1/2 ± f / (2 (1-f) beta) of the honest norms: for f = 0.3 between 0.23 and 0.77.
 """
 
 
 @dataclass(frozen=True)
 class AutoRequirements:
-    """Requirements of a mechanism: epsilon in one unit, and optionally k and bits."""
+    """What the mechanism must satisfy: epsilon per bit or message, optionally k and bits."""
 
     dim: int
     users: int
@@ -187,12 +186,12 @@ class AutoRequirements:
 
     @property
     def clip_kind(self) -> str:
-        """What is clipped: entries, or the norm where (epsilon, delta) needs it."""
+        """What is clipped: "entries", or "norm" for a budget with a positive delta."""
         return "norm" if self.delta else "entries"
 
     @property
     def vote_epsilon(self) -> float:
-        """Epsilon of the vote on the norm."""
+        """Epsilon of each answer of the norm vote."""
         if self.epsilon_per_bit is not None:
             return self.epsilon_per_bit
         assert self.epsilon_per_message is not None
@@ -200,15 +199,15 @@ class AutoRequirements:
 
     @cached_property
     def answers(self) -> int:
-        """Bits of the vote on the norm: the fewest whose majority has LEAST_BETA.
+        """Number of bits of the norm vote: the smallest whose majority has MIN_VOTE_BETA.
 
-        They are at most a fiftieth of the message. A budget for the message has one bit.
+        It is at most a fiftieth of the message, and 1 if the budget is per message.
         """
         if self.epsilon_per_bit is None:
             return 1
         odd = range(1, max(1, min(MAX_ANSWERS, self.base.payload_bits // 50)) + 1, 2)
         beta = float(RandomizedResponse(self.vote_epsilon).beta)
-        return next((n for n in odd if majority_beta(beta, n) >= LEAST_BETA), odd[-1])
+        return next((n for n in odd if majority_beta(beta, n) >= MIN_VOTE_BETA), odd[-1])
 
     @cached_property
     def base(self) -> Mechanism:
@@ -226,10 +225,10 @@ class AutoRequirements:
         if self.delta == 0:
             remaining = self.epsilon_per_message - self.vote_epsilon
             return calibrate(self.dim, remaining, 0.0, radius=1.0)
-        return self._clipped()
+        return self._clipped_base()
 
-    def _clipped(self) -> Mechanism:
-        """The l2-clipped mechanism whose bits and norm vote cost the whole budget, by bisection."""
+    def _clipped_base(self) -> Mechanism:
+        """The l2-clipped mechanism that spends the budget left by the norm vote; by bisection."""
         assert self.epsilon_per_message is not None
         assert self.delta is not None
         low, high = 0.0, self.epsilon_per_message
@@ -253,7 +252,7 @@ class AutoRequirements:
         return per_entry * self.dim if self.clip_kind == "norm" else per_entry
 
     def mechanism(self, norm: float, ratio: float) -> Mechanism:
-        """The mechanism for updates of a norm, with points at ±ratio rms (clip: ratio norms)."""
+        """The mechanism for updates of this norm: points at ±ratio rms, or clip = ratio * norm."""
         if self.clip_kind == "entries":
             return Rotated(self.base.scaled(ratio * norm / math.sqrt(self.dim)))
         base: Any = self.base  # a CPA whose clip and radius are scaled together
@@ -262,19 +261,19 @@ class AutoRequirements:
 
 
 SIZE_SPREAD = 0.6
-"""Standard deviation of log2 norms that predictions assume."""
+"""Assumed standard deviation of the log2 norms of users."""
 
 RATIOS = np.geomspace(0.5, 8.0, 81)
-"""Ratios to choose from; smaller ones gain less than half a decibel (bits are nearly signs)."""
+"""Candidate ratios; smaller ones, whose bits are nearly signs, gain less than half a decibel."""
 
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
-_SIZES = 2.0 ** (SIZE_SPREAD * _NODES)
-_CHANCES = _WEIGHTS / _WEIGHTS.sum()
+_QUADRATURE_NODES, _QUADRATURE_WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
+_SIZES = 2.0 ** (SIZE_SPREAD * _QUADRATURE_NODES)
+_SIZE_PROBABILITIES = _QUADRATURE_WEIGHTS / _QUADRATURE_WEIGHTS.sum()
 
 
 @dataclass(frozen=True)
 class PointScale:
-    """Ratio of the points, gain that corrects the clipping on average, and predicted error."""
+    """Ratio of the points, gain that corrects for clipping on average, and predicted error."""
 
     ratio: float
     gain: float
@@ -285,7 +284,7 @@ def predict_error(
     ratio: float, users: int, noise: float, signal: float, clip_kind: str = "entries"
 ) -> PointScale:
     """The error of the decoded mean for points at `ratio`, per entry, in units of s²."""
-    gain, size_bias = _effects(check_positive("ratio", ratio), clip_kind)
+    gain, size_bias = _gain_and_size_bias(check_positive("ratio", ratio), clip_kind)
     if check_float("signal", signal) < 0:
         raise InvalidInput(f"signal must be at least 0; got {signal!r}")
     from_bits = gain**2 * ratio**2 * check_positive("noise", noise) / check_int("users", users, 1)
@@ -298,28 +297,32 @@ def best_ratio(users: int, noise: float, signal: float, clip_kind: str = "entrie
     >>> best_ratio(users=10, noise=16.7, signal=0.1).ratio < best_ratio(10**5, 16.7, 0.1).ratio
     True
     """
-    gains, size_biases = _effects_of_ratios(clip_kind)
+    gains, size_biases = _gains_and_size_biases(clip_kind)
     each = check_positive("noise", noise) / check_int("users", users, 1)
     errors = (gains * RATIOS) ** 2 * each + check_float("signal", signal) * size_biases
     return predict_error(float(RATIOS[np.argmin(errors)]), users, noise, signal, clip_kind)
 
 
 @cache
-def _effects_of_ratios(clip_kind: str) -> tuple[Floats, Floats]:
+def _gains_and_size_biases(clip_kind: str) -> tuple[Floats, Floats]:
     """The gains and size biases of all RATIOS."""
-    gains, size_biases = zip(*(_effects(float(ratio), clip_kind) for ratio in RATIOS), strict=True)
+    gains, size_biases = zip(
+        *(_gain_and_size_bias(float(ratio), clip_kind) for ratio in RATIOS), strict=True
+    )
     return np.array(gains), np.array(size_biases)
 
 
-def _effects(ratio: float, clip_kind: str) -> tuple[float, float]:
+def _gain_and_size_bias(ratio: float, clip_kind: str) -> tuple[float, float]:
     """Gain, and size bias E[t (gain kept(t) - 1)²] / E[t]."""
-    kept = _kept(ratio, clip_kind)
-    gain = float(_CHANCES @ _SIZES / (_CHANCES @ (_SIZES * kept)))
-    size_bias = float(_CHANCES @ (_SIZES * (gain * kept - 1) ** 2) / (_CHANCES @ _SIZES))
+    kept = _kept_fraction(ratio, clip_kind)
+    gain = float(_SIZE_PROBABILITIES @ _SIZES / (_SIZE_PROBABILITIES @ (_SIZES * kept)))
+    size_bias = float(
+        _SIZE_PROBABILITIES @ (_SIZES * (gain * kept - 1) ** 2) / (_SIZE_PROBABILITIES @ _SIZES)
+    )
     return gain, size_bias
 
 
-def _kept(ratio: float, clip_kind: str) -> Floats:
+def _kept_fraction(ratio: float, clip_kind: str) -> Floats:
     """The fraction kept(t) for all _SIZES."""
     if clip_kind == "norm":
         return np.minimum(1.0, ratio / _SIZES)
@@ -329,7 +332,7 @@ def _kept(ratio: float, clip_kind: str) -> Floats:
 
 
 NORM_QUANTILE = 0.25
-"""Quantile of the belief that sets the points: small points cost little, large ones add noise."""
+"""Quantile of the belief that sets the points: too small costs little, too large adds noise."""
 
 CONVERGED_RATIO = 1.5
 """Ratio of the quartiles of the belief below which the search for the norm has converged."""
@@ -337,16 +340,17 @@ CONVERGED_RATIO = 1.5
 MAX_GROWTH, CEILING_DECAY = 2 ** (1 / 8), 0.97
 """After convergence, the norm grows by at most an eighth of an octave a round.
 
-It may always return to the ceiling of earlier rounds, which decays slowly. Without a ceiling, one
-jump of the gradients enlarges the points, the steps and the next gradients, and training diverges.
+It may always return to the ceiling of earlier rounds, which decays slowly. Without a ceiling, a
+sudden increase of the gradients enlarges the points, then the server steps, then the next
+gradients, and training diverges.
 """
 
 SEARCH_STEP, FOLLOW_STEP = 2**2.5, 2**0.5
 """Largest factor by which level and norm change in a round: before convergence, and after it."""
 
-FIRST_SIGNAL = 0.1
-SIGNAL_MEMORY = 0.7
-STATE_NUMBERS = ("signal", "ceiling", "level", "norm")
+INITIAL_SIGNAL = 0.1
+SIGNAL_SMOOTHING = 0.7
+STATE_SCALARS = ("signal", "ceiling", "level", "norm")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -354,16 +358,16 @@ class AutoCPA(Wrapper):
     """CPA whose points adapt to the updates; only the requirements have to be given.
 
     dim                  entries of an update
-    users                users who vote in a round
+    users                number of users who vote in a round
     epsilon_per_bit      epsilon of each bit, or
     epsilon_per_message  epsilon of the whole ballot, with `delta` (0 for a pure guarantee)
     k                    k-anonymity of each block
-    bits_per_weight      bits of each weight
+    bits_per_weight      number of bits for each weight
     first_norm           a public guess of the norm of an update
     first_octaves        the norm is within a factor 2^first_octaves with probability 1/2
 
-    An object is the mechanism of one round; `next_round(tally)` is that of the next round. Private
-    votes on the norm correct the first guess. The estimate corrects the clipping on average, not
+    An object is the mechanism of one round; `next_round(tally)` returns that of the next round.
+    Private norm votes correct `first_norm`. The estimate is corrected for clipping on average, not
     for every user, so its `unbiased` is False.
 
     >>> AutoCPA(dim=7850, users=1000, epsilon_per_bit=0.5).payload_bits
@@ -395,12 +399,12 @@ class AutoCPA(Wrapper):
             raise InvalidInput(f"first_norm must be from 1e-20 to 1e10; got {self.first_norm!r}")
         belief = NormBelief.from_guess(self.first_norm, self.first_octaves)
         level, norm = belief.quantile(0.5), belief.quantile(NORM_QUANTILE)
-        self._enter(belief, FIRST_SIGNAL, math.inf, level, norm)
+        self._set_state(belief, INITIAL_SIGNAL, math.inf, level, norm)
 
-    def _enter(
+    def _set_state(
         self, belief: NormBelief, signal: float, norm_ceiling: float, level: float, norm: float
     ) -> None:
-        """Set the state, and the mechanism that follows from the state."""
+        """Set the state, and the mechanism that it determines."""
         required = self.requirements
         scale = best_ratio(required.users, required.noise, signal, required.clip_kind)
         bits = required.mechanism(norm, scale.ratio)
@@ -408,11 +412,11 @@ class AutoCPA(Wrapper):
         self._set(point_scale=scale)
         self._set(inner=NormVote(bits, level, required.vote_epsilon, required.answers))
 
-    def _with(self, belief: NormBelief, *numbers: float) -> "AutoCPA":
+    def _copy_with_state(self, belief: NormBelief, *numbers: float) -> "AutoCPA":
         made = object.__new__(AutoCPA)
         made._set(**{name: getattr(self, name) for name in self.parameters()})
         made._set(requirements=self.requirements)
-        made._enter(belief, *numbers)
+        made._set_state(belief, *numbers)
         return made
 
     @property
@@ -430,10 +434,10 @@ class AutoCPA(Wrapper):
         return self.inner.with_clip(clip)
 
     def decode(self, counters: Counters, count: int, round_key: RoundKey) -> Estimate:
-        """The mean, multiplied by the gain for the norm that the votes of this round imply."""
+        """The mean, multiplied by the gain for the norm that this round's votes indicate."""
         plain = self.inner.decode(counters, count, round_key)
         drift = self._updated_belief(counters, count).quantile(0.5) / self.norm
-        # A few votes may be far off, and noise grows with the gain: at most two octaves.
+        # Few votes can be far off, and noise grows with the gain, so the change is limited.
         largest = 4.0 if math.isinf(self.norm_ceiling) else MAX_GROWTH**2
         ratio = self.point_scale.ratio / min(max(drift, 0.25), largest)
         required = self.requirements
@@ -451,19 +455,19 @@ class AutoCPA(Wrapper):
         noise = float(estimate.variance.mean()) if estimate.noise is None else estimate.noise
         power = max(0.0, float(np.mean(estimate.mean**2)) - noise)
         observed = min(1.0, power * self.dim / belief.quantile(0.5) ** 2)
-        signal = SIGNAL_MEMORY * self.signal + (1 - SIGNAL_MEMORY) * observed
-        # No mean is longer than the mean of the norms, so votes for less than it are not followed.
-        certain = max(0.0, power - 3 * noise * math.sqrt(2 / self.dim))
-        least = math.sqrt(certain * self.dim)
+        signal = SIGNAL_SMOOTHING * self.signal + (1 - SIGNAL_SMOOTHING) * observed
+        # The norm of a mean is at most the mean of the norms, so lower values must be wrong.
+        certain_power = max(0.0, power - 3 * noise * math.sqrt(2 / self.dim))
+        lower_bound = math.sqrt(certain_power * self.dim)
         ceiling = self._next_ceiling()
-        level = self._limited(belief.quantile(0.5), self.inner.level, least)
-        norm = self._limited(belief.quantile(NORM_QUANTILE), self.norm, least)
-        return self._with(belief, signal, ceiling, level, min(norm, ceiling))
+        level = self._within_step(belief.quantile(0.5), self.inner.level, lower_bound)
+        norm = self._within_step(belief.quantile(NORM_QUANTILE), self.norm, lower_bound)
+        return self._copy_with_state(belief, signal, ceiling, level, min(norm, ceiling))
 
-    def _limited(self, wanted: float, last: float, least: float) -> float:
-        """The wanted value, within one step of the last one; it does not fall below `least`."""
+    def _within_step(self, target: float, last: float, lower_bound: float) -> float:
+        """`target`, limited to one step from `last`, and not lowered below `lower_bound`."""
         step = SEARCH_STEP if math.isinf(self.norm_ceiling) else FOLLOW_STEP
-        return min(max(wanted, last / step, min(last, least)), last * step)
+        return min(max(target, last / step, min(last, lower_bound)), last * step)
 
     def _next_ceiling(self) -> float:
         uncertainty = self.belief.quantile(0.75) / self.belief.quantile(0.25)
@@ -481,15 +485,15 @@ class AutoCPA(Wrapper):
     def state(self) -> State:
         """Belief, signal, ceiling, level and norm as arrays for a checkpoint."""
         numbers = (self.signal, self.norm_ceiling, self.inner.level, self.norm)
-        named = zip(STATE_NUMBERS, numbers, strict=True)
+        named = zip(STATE_SCALARS, numbers, strict=True)
         return {"belief": self.belief.weights} | {name: np.array([one]) for name, one in named}
 
     def with_state(self, state: State) -> "AutoCPA":
-        """The mechanism with the same requirements and the state of an earlier `state` call."""
-        if not isinstance(state, Mapping) or set(state) != {"belief", *STATE_NUMBERS}:
-            names = ", ".join(STATE_NUMBERS)
+        """The mechanism with the same requirements and a state that `state` returned."""
+        if not isinstance(state, Mapping) or set(state) != {"belief", *STATE_SCALARS}:
+            names = ", ".join(STATE_SCALARS)
             raise InvalidInput(f"a tuning state must hold belief, {names}, as in `state`")
-        numbers = [state[name] for name in STATE_NUMBERS]
+        numbers = [state[name] for name in STATE_SCALARS]
         if not all(
             isinstance(v, np.ndarray) and v.shape == (1,) and v.dtype.kind in "fiu" for v in numbers
         ):
@@ -501,4 +505,4 @@ class AutoCPA(Wrapper):
                 f"got {signal!r} and {ceiling!r}"
             )
         lengths = check_scale("level", level), check_scale("norm", norm)
-        return self._with(NormBelief(state["belief"]), signal, ceiling, *lengths)
+        return self._copy_with_state(NormBelief(state["belief"]), signal, ceiling, *lengths)
