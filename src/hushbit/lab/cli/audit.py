@@ -27,7 +27,7 @@ def audit(
     points: Annotated[int, typer.Option(help="Number of points of the attacked encoder.")] = 2,
     dim: Annotated[
         int | None,
-        typer.Option(help="Entries of an update; default: as many as the audit can measure."),
+        typer.Option(help="Entries of an update; default: the most that the audit can measure."),
     ] = None,
     ballots: Annotated[
         int | None,
@@ -37,12 +37,13 @@ def audit(
         ),
     ] = None,
     ledger: Annotated[
-        Path | None, typer.Option(help="Print what every user of this ledger has spent.")
+        Path | None, typer.Option(help="Print what every user in this ledger has spent.")
     ] = None,
     inversion: Annotated[
         Path | None,
         typer.Option(
-            help="PNG file for digits reconstructed from updates; default epsilon per bit: 0.5."
+            help="PNG file to draw digits into that are reconstructed from updates; default "
+            "epsilon per bit: 0.5."
         ),
     ] = None,
     dataset: Annotated[

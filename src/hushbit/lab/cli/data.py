@@ -46,7 +46,7 @@ def fetch(names: Names, folder: DataFolder = None) -> None:
 
 @data.command()
 def verify(names: Names, folder: DataFolder = None) -> None:
-    """Compare every file with its checksum; exit code 1 if one is absent or damaged."""
+    """Compare all files of a data set with their checksums; exit code 1 if one is bad or absent."""
     from hushbit.lab.sim.datasets import verify_dataset
 
     found = [verify_dataset(name, folder) for name in names]

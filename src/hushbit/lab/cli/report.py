@@ -27,7 +27,10 @@ def report(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the written files as JSON.")] = False,
 ) -> None:
-    """Write one page about results and runs that opens offline, with Markdown and CSV beside it."""
+    """Write the results and runs in FOLDERS as one offline HTML page, with Markdown and CSV.
+
+    FOLDERS are output folders of hushbit run, compare or reproduce.
+    """
     from hushbit.lab.report import TITLE, write_report
     from hushbit.lab.report.docs_pages import write_docs
 

@@ -30,18 +30,22 @@ def reproduce(
         bool, typer.Option("--quick", help="Use a third of the rounds and 2 seeds.")
     ] = False,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds: 1, 2, ...")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds. Default: as in the paper.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Number of rounds. Default: as in the paper.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for results and finished cells.")] = FOLDER,
-    workers: Annotated[int | None, typer.Option(help="Processes. Default: one per core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes. Default: one per core.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="Data folder. Default: HUSHBIT_DATA.")] = None,
     show: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Reproduce the paper's tables and figures: published, re-created and corrected values.
 
-    `mnist` runs all experiments on MNIST and both theorems: half an hour on two cores. `all` runs
-    every experiment, which takes hours. Finished cells are kept in --out, so the same command
-    resumes after an interruption.
+    NAMES are experiments (see --list), or mnist, cifar, scale or all. `mnist` runs all experiments
+    on MNIST and both theorems: half an hour on two cores. `all` runs every experiment, which takes
+    hours. Finished cells are kept in --out, so the same command resumes after an interruption.
     """
     need_lab()
     from hushbit.lab.experiments import reproduce as experiments

@@ -47,8 +47,8 @@ def run(
     ballots: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to store every ballot in, as Parquet files; the words are then those of "
-            "a run of their own."
+            help="Folder to store every ballot in, as Parquet files. The keys then have a run "
+            "identifier, so words differ from those of a run without --ballots."
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,

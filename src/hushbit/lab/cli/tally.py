@@ -25,11 +25,13 @@ def tally(
     ] = None,
     decoder: Annotated[str, typer.Option(help=f"Decoder: {', '.join(DECODERS)}.")] = "mean",
     trim: Annotated[
-        float, typer.Option(help="Share trimmed at each end, for --decoder trimmed-mean.")
+        float, typer.Option(help="Fraction trimmed at each end, for --decoder trimmed-mean.")
     ] = 0.1,
     filter_name: Annotated[
         str,
-        typer.Option("--filter", help="none, or spectral, which holds all ballots in memory."),
+        typer.Option(
+            "--filter", help="Ballot filter: none, or spectral, which holds all ballots in memory."
+        ),
     ] = "none",
     fingerprint: Annotated[
         str | None,
@@ -44,7 +46,10 @@ def tally(
     workers: Annotated[int | None, typer.Option(help="Number of worker processes.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Verify and count stored ballots, report refused ones by reason, and decode the means."""
+    """Verify, count and decode the ballots in a folder that `hushbit run --ballots` wrote.
+
+    Refused ballots are reported by reason.
+    """
     from hushbit.lab.sim.engines import open_engine
     from hushbit.store.ballot_files import find_ballot_files, read_run
     from hushbit.store.recount import count_folder

@@ -76,7 +76,7 @@ class Settings:
         None, "Largest magnitude of a quantized entry; larger ones are clipped. Default: 0.05."
     )
     points: int | None = _option(
-        None, "Number of quantization points (cpa); k-anonymity is half of it."
+        None, "Number of quantization points (cpa); k-anonymity is half this number."
     )
     stages: str | None = _option(None, "Points of each stage, as in 2,8 (nested).")
     lattice: str | None = _option(None, "Lattice: Z, A2, D4 or E8 (cpa, nested).")
@@ -87,7 +87,8 @@ class Settings:
     )
     rotate: bool = _option(False, "Apply a random rotation to updates before quantization.")
     clip: float | None = _option(
-        None, "l2 clip of updates, which gives a whole-message guarantee (cpa)."
+        None,
+        "Largest l2 norm of an update (l2 clip); gives a guarantee for the whole message (cpa).",
     )
     sign_step: float | None = _option(None, "Server step size of signsgd, in units of weights.")
     mode: str | None = _option(None, "Noise calibration: honest or moment (jopeq).")
@@ -100,7 +101,7 @@ class Settings:
     batch_size: int = _option(16, "Samples per local step.", low=1)
     optimizer: str = _option("sgd", "Local optimizer: sgd or adam.")
     momentum: float = _option(0.0, "Momentum of the local optimizer (sgd).")
-    keep_momentum: bool = _option(False, "Keep the state of local optimizers between rounds.")
+    keep_momentum: bool = _option(False, "Keep the state of the local optimizers between rounds.")
     server: str | None = _option(
         None,
         "Server step: plain, filter, momentum, adam or yogi. Default: filter for cpa-auto, "
