@@ -110,8 +110,8 @@ class HushbitMod:
 
     `policy` is a `Policy`, or a function that returns one for the Context of the node
     (`node_policy`). `dry_run` is the training of the app on synthetic data: a function of message
-    and context that returns the reply. It is called once in a process, before the first charge. A
-    request is refused if it fails. It must not use data of the user, because a refusal is visible.
+    and context that returns the reply. It is called once in a process, before the first charge. If
+    it fails, the request is refused, which the server sees: it must not use data of the user.
 
     List this mod before mods that change the model: the first one is outermost.
     """
@@ -330,8 +330,8 @@ def _clipped(
 ) -> NDArray[np.floating]:
     """The update within the smaller of the policy's and the mechanism's clip.
 
-    Entries beyond MAX_LENGTH are scaled down first, so that neither the norm nor a rotation
-    overflows.
+    An update with entries beyond MAX_LENGTH is scaled down first, so that neither its norm nor a
+    rotation overflows.
     """
     peak = np.abs(update).max()
     if peak > MAX_LENGTH:
