@@ -19,6 +19,7 @@ from hushbit.errors import (
 if TYPE_CHECKING:
     from hushbit import baselines as baselines
     from hushbit import defence as defence
+    from hushbit.budget import Budget
     from hushbit.cpa import CPA, NestedCPA
     from hushbit.mechanism import Mechanism
     from hushbit.privacy.accountant import Cost
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "budget": ("Budget",),
     "cpa": ("CPA", "NestedCPA"),
     "mechanism": ("Mechanism",),
     "privacy.accountant": ("Cost",),
@@ -62,6 +64,7 @@ __all__ = [
     "AutoCPA",
     "Ballot",
     "Ballots",
+    "Budget",
     "BudgetSpent",
     "Cost",
     "DamagedFile",

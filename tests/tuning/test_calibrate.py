@@ -1,4 +1,4 @@
-"""Mechanisms calibrated to a whole-message budget spend it, encode and decode without bias."""
+"""Calibrated mechanisms spend their budget and no more, encode, and decode without bias."""
 
 import math
 
@@ -9,7 +9,7 @@ import hushbit as hb
 from hushbit.encoding.clip_and_rotate import Rotation
 from hushbit.errors import InvalidInput
 from hushbit.privacy.accountant import Limit, within_limit
-from hushbit.tuning.calibrate import best_subset, calibrate, rotated_radius
+from hushbit.tuning.calibrate import best_subset, calibrate, calibrate_message, rotated_radius
 
 DIMS = (1, 3, 100, 7850)
 EPSILONS = (0.1, 1.0, 4.0, 7.0, 16.0)
@@ -30,7 +30,7 @@ BUDGETS = [
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("rotate", [False, True])
 def test_a_pure_budget_is_spent_and_never_exceeded(dim: int, epsilon: float, rotate: bool) -> None:
-    made = calibrate(dim, epsilon, 0.0, clip=1.0, rotate=rotate)
+    made = calibrate_message(dim, epsilon, 0.0, clip=1.0, rotate=rotate)
     spent = made.guarantee.epsilon_per_message()
     assert epsilon * (1 - 1e-12) <= spent <= epsilon
     assert made.payload_bits == min(dim, best_subset(epsilon))
@@ -41,19 +41,19 @@ def test_a_pure_budget_is_spent_and_never_exceeded(dim: int, epsilon: float, rot
 def test_a_budget_with_delta_is_spent_and_never_exceeded(
     dim: int, epsilon: float, delta: float, radius: float
 ) -> None:
-    made = calibrate(dim, epsilon, delta, clip=1.0, radius=radius)
+    made = calibrate_message(dim, epsilon, delta, clip=1.0, radius=radius)
     spent = made.guarantee.epsilon_per_message(delta)
     assert epsilon * (1 - 1e-6) <= spent <= epsilon
     assert made.payload_bits == dim
 
 
 def test_a_million_entries_are_calibrated() -> None:
-    made = calibrate(10**6, 4.0, 1e-5, clip=1.0, rotate=True)
+    made = calibrate_message(10**6, 4.0, 1e-5, clip=1.0, rotate=True)
     assert 4.0 * (1 - 1e-6) <= made.guarantee.epsilon_per_message(1e-5) <= 4.0
 
 
 def test_epsilon_per_bit_is_capped_at_the_resolution_of_coins() -> None:
-    made = calibrate(2, 500.0, 1e-5, clip=1.0, radius=10.0)
+    made = calibrate_message(2, 500.0, 1e-5, clip=1.0, radius=10.0)
     assert made.guarantee.epsilon_per_bit == 64.0
     assert made.guarantee.epsilon_per_message(1e-5) <= 500.0
 
@@ -63,7 +63,7 @@ def test_epsilon_per_bit_is_capped_at_the_resolution_of_coins() -> None:
 def test_ballots_are_serialized_and_counted(
     delta: float, rotate: bool, round_key: hb.RoundKey
 ) -> None:
-    made = calibrate(50, 4.0, delta, clip=1.0, rotate=rotate)
+    made = calibrate_message(50, 4.0, delta, clip=1.0, rotate=rotate)
     update = np.full(50, 0.1)
     ballot = made.encode(update, round_key.user(1))
     again = hb.Ballot.from_bytes(ballot.to_bytes())
@@ -77,7 +77,7 @@ def test_ballots_are_serialized_and_counted(
 @pytest.mark.parametrize("rotate", [False, True])
 def test_the_mean_is_unbiased(delta: float, rotate: bool, round_key: hb.RoundKey) -> None:
     """5 standard errors over 20 entries: one false alarm in 1e5 seeds, and the seed is fixed."""
-    made = calibrate(20, 4.0, delta, clip=1.0, rotate=rotate)
+    made = calibrate_message(20, 4.0, delta, clip=1.0, rotate=rotate)
     update = np.linspace(-0.3, 0.3, 20)
     users = 4000
     tally = made.tally(round_key)
@@ -100,11 +100,7 @@ def test_rotated_entries_stay_within_their_radius(dim: int) -> None:
 
 
 def test_a_smaller_radius_never_adds_noise_at_the_same_budget() -> None:
-    wide, narrow = (calibrate(4096, 8.0, 1e-5, clip=1.0, rotate=r) for r in (False, True))
-
-    def noise(mechanism: hb.Mechanism) -> float:
-        beta = math.tanh(mechanism.guarantee.epsilon_per_bit / 2)
-        return float(mechanism.unbiased_radius / beta)  # type: ignore[attr-defined]
+    wide, narrow = (calibrate_message(4096, 8.0, 1e-5, clip=1.0, rotate=r) for r in (False, True))
 
     assert noise(narrow) < noise(wide)
 
@@ -135,4 +131,106 @@ def test_a_smaller_radius_never_adds_noise_at_the_same_budget() -> None:
 def test_wrong_arguments_are_refused(wrong: dict[str, object]) -> None:
     usual = {"dim": 10, "epsilon": 4.0, "delta": 1e-5, "clip": 1.0}
     with pytest.raises(InvalidInput):
+        calibrate_message(**(usual | wrong))  # type: ignore[arg-type]
+
+
+def noise(mechanism: hb.Mechanism) -> float:
+    """Standard deviation of an entry of one user."""
+    return math.sqrt(mechanism.noise_per_user(0.0))
+
+
+@pytest.mark.parametrize(
+    ("budget", "options", "tolerance"),
+    [
+        (hb.Budget(0.5, 0.0, per="bit", against="server"), {}, 0.0),
+        (hb.Budget(4.0, 0.0, per="message", against="server"), {}, 1e-12),
+        (hb.Budget(4.0, 1e-5, per="message", against="server"), {}, 1e-6),
+        (hb.Budget(9.0, 0.0, per="run", against="server"), {"rounds": 30}, 1e-12),
+        (hb.Budget(9.0, 1e-5, per="run", against="server"), {"rounds": 30}, 1e-6),
+        (hb.Budget(1.0, 1e-5, per="message", against="model"), {"honest": 40}, 2e-3),
+        (hb.Budget(4.0, 1e-5, per="run", against="model"), {"rounds": 60, "honest": 60}, 2e-3),
+        (hb.Budget(2.0, 1e-6, per="run", against="model"), {"rounds": 7, "honest": 20}, 2e-3),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rotate", [True, False])
+def test_every_kind_of_budget_is_spent_and_never_exceeded(
+    budget: hb.Budget, options: dict[str, int], tolerance: float, rotate: bool
+) -> None:
+    made = calibrate(500, budget, clip=0.3, rotate=rotate, **options)
+    spent = budget.spent(made.guarantee, **options)
+    assert budget.epsilon * (1 - tolerance) <= spent.epsilon <= budget.epsilon
+    assert isinstance(made, hb.Rotated) == rotate
+
+
+def test_the_published_calibration_of_a_run_against_the_model() -> None:
+    """1000 users, 60 rounds: 0.3722 per bit for epsilon 4, with coarser cells."""
+    budget = hb.Budget(4.0, 1e-5, per="run", against="model")
+    made = calibrate(7850, budget, rounds=60, users=1000, honest=1.0, clip=1.0, radius=0.1071)
+    assert made.guarantee.epsilon_per_bit == pytest.approx(0.3722, rel=0.01)
+
+
+def test_a_share_of_the_users_is_honest() -> None:
+    budget = hb.Budget(2.0, 1e-5, per="message", against="model")
+    by_share = calibrate(50, budget, users=40, honest=0.5, clip=1.0)
+    assert by_share == calibrate(50, budget, honest=20, clip=1.0)
+    assert noise(by_share) > noise(calibrate(50, budget, honest=40, clip=1.0))
+
+
+def test_more_rounds_need_more_noise() -> None:
+    for delta in (0.0, 1e-5):
+        budget = hb.Budget(8.0, delta, per="run", against="server")
+        few, many = (calibrate(300, budget, rounds=rounds, clip=1.0) for rounds in (2, 20))
+        assert noise(few) < noise(many)
+
+
+RUN = {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": 0.0},
+        {"epsilon": math.inf},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"per": "round"},
+        {"per": "bit"},
+        {"per": "bit", "against": "server"},
+        {"per": "bit", "delta": 0.0},
+        {"against": "users"},
+    ],
+)
+def test_wrong_budgets_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        hb.Budget(**(RUN | wrong))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rounds": None},
+        {"rounds": 0},
+        {"honest": None},
+        {"honest": 0},
+        {"honest": 0.5},
+        {"honest": 1.5, "users": 10},
+        {"honest": 0.01, "users": 10},
+        {"clip": None},
+        {"rotate": 1},
+        {"budget": 4.0},
+        {"budget": hb.Budget(1e-9, 1e-300, per="run", against="model"), "honest": 2},
+    ],
+)
+def test_incomplete_calls_of_calibrate_are_refused(wrong: dict[str, object]) -> None:
+    usual = {"dim": 10, "budget": hb.Budget(**RUN), "rounds": 5, "honest": 20, "clip": 1.0}
+    with pytest.raises(InvalidInput):
         calibrate(**(usual | wrong))  # type: ignore[arg-type]
+
+
+def test_a_budget_says_what_it_needs() -> None:
+    guarantee = hb.CPA(10, 0.5, 1.0).guarantee
+    budget = hb.Budget(**RUN)  # type: ignore[arg-type]
+    for options, needed in (({"honest": 10}, "rounds="), ({"rounds": 3}, "honest=")):
+        with pytest.raises(InvalidInput, match=needed):
+            budget.spent(guarantee, **options)

@@ -55,7 +55,7 @@ from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism, State, Votes
 from hushbit.tally.estimate import Estimate
 from hushbit.tally.tally import Counters, Tally
-from hushbit.tuning.calibrate import calibrate
+from hushbit.tuning.calibrate import calibrate_message
 from hushbit.tuning.plan import plan
 from hushbit.wire.keys import RoundKey
 from hushbit.wrappers import (
@@ -224,7 +224,7 @@ class AutoRequirements:
         assert self.epsilon_per_message is not None
         if self.delta == 0:
             remaining = self.epsilon_per_message - self.vote_epsilon
-            return calibrate(self.dim, remaining, 0.0, radius=1.0)
+            return calibrate_message(self.dim, remaining, 0.0, radius=1.0)
         return self._clipped_base()
 
     def _clipped_base(self) -> Mechanism:
@@ -235,7 +235,7 @@ class AutoRequirements:
         best: Mechanism | None = None
         for _ in range(18):
             middle = (low + high) / 2
-            rotated: Any = calibrate(self.dim, middle, self.delta, clip=1.0, rotate=True)
+            rotated: Any = calibrate_message(self.dim, middle, self.delta, clip=1.0, rotate=True)
             guarantee = NormVote(rotated, 1.0, self.vote_epsilon).guarantee
             if guarantee.epsilon_per_message(self.delta) <= self.epsilon_per_message * (1 - 1e-9):
                 low, best = middle, rotated.inner

@@ -1,8 +1,9 @@
-"""From a budget for a whole message to the mechanism that spends it."""
+"""From a budget to the mechanism that spends it."""
 
 import math
 from collections.abc import Callable
 
+from hushbit.budget import Budget, honest_voters
 from hushbit.checks import check_delta, check_int, check_positive, check_scale
 from hushbit.cpa import CPA
 from hushbit.encoding.clip_and_rotate import MAX_BLOCK
@@ -14,6 +15,12 @@ from hushbit.wrappers import Rotated, Subset
 
 MAX_EPSILON_PER_BIT = 64.0
 """Coins of 32 bits cannot distinguish a larger epsilon per bit from this one."""
+
+MAX_TALLY_EPSILON = 8.0
+"""A larger epsilon per bit hardly lowers the variance, and costs more against the server."""
+
+TALLY_TOLERANCE, TALLY_TRIALS = 1e-3, 24
+"""Share of a budget against the model that may remain unspent, and the most trials to spend it."""
 
 CLIP_PROBABILITY = 1e-6
 """Bound on the probability that the default radius of rotated updates clips any entry."""
@@ -36,48 +43,138 @@ def best_subset(epsilon: float) -> int:
 
 def calibrate(
     dim: int,
+    budget: Budget,
+    *,
+    users: int | None = None,
+    rounds: int | None = None,
+    honest: float | None = None,
+    clip: float | None = None,
+    radius: float | None = None,
+    rotate: bool = True,
+) -> Mechanism:
+    """The mechanism with the least variance whose cost is within the budget.
+
+    users   number of users, if `honest` is a share of them
+    rounds  rounds of a run; required for a budget per run
+    honest  voters in each tally whose coins stay secret, as a number or (a float) as a share of the
+            users; required for a budget against the model
+    clip    l2 norm to which updates are scaled down; required where delta is above 0
+    radius  distance of the points from zero; entries beyond it are clipped. The default clips no
+            entry, or with `rotate` any entry with probability below one in a million
+    rotate  rotate updates first, so that their entries are alike and the radius can be small
+
+    A pure budget for a message or a run is spent on few bits of each user (`Subset`).
+
+    >>> budget = Budget(4, 0.0, per="message", against="server")
+    >>> calibrate(7850, budget, radius=0.05, rotate=False).guarantee.epsilon_per_message()
+    4.0
+    """
+    if not isinstance(budget, Budget):
+        raise InvalidInput(
+            "calibrate needs a Budget, such as Budget(4, 1e-5, per='message', against='server'); "
+            f"got {type(budget).__name__}"
+        )
+    voters = honest_voters(honest, users)
+    times = 1
+    if budget.per == "run":
+        if rounds is None:
+            raise InvalidInput("a budget per run needs the number of rounds: pass rounds=...")
+        times = check_int("rounds", rounds, 1)
+    if budget.against == "server" and budget.per != "bit":
+        total, delta = budget.epsilon, budget.delta
+        options = {"clip": clip, "radius": radius, "rotate": rotate}
+        return calibrate_message(dim, total, delta, messages=times, **options)  # type: ignore[arg-type]
+    clip, radius = _lengths(dim, clip, radius, rotate)
+    if budget.per == "bit":
+        made = CPA(dim, budget.epsilon, radius, clip=clip)
+    else:
+        made = _calibrate_tally(dim, budget, times, voters, clip, radius)
+    return Rotated(made) if rotate else made
+
+
+def calibrate_message(
+    dim: int,
     epsilon: float,
     delta: float,
     *,
+    messages: int = 1,
     clip: float | None = None,
     radius: float | None = None,
     rotate: bool = False,
 ) -> Mechanism:
-    """A mechanism whose whole message is (epsilon, delta)-private; delta = 0 is pure.
+    """A mechanism of which so many messages are (epsilon, delta)-private; delta = 0 is pure.
 
-    delta = 0   every user reports `best_subset(epsilon)` blocks, chosen by its key, and each bit
-                gets an equal share of epsilon.
+    delta = 0   every user reports `best_subset` blocks, chosen by its key, and each bit gets an
+                equal share of epsilon.
     delta > 0   every update is scaled down to l2 norm `clip` (required) and every entry is rounded
-                to ±radius; rho = epsilon_per_bit² / 2 · (clip / radius)².
-
-    Entries beyond `radius` are clipped, so the default is `clip`, which clips no entry. A smaller
-    radius means less noise. With rotate=True entries become alike, and the default is
-    `rotated_radius(dim, clip)`, which clips any entry with probability below one in a million.
-
-    >>> calibrate(7850, 4.0, 0.0, radius=0.05).guarantee.epsilon_per_message()
-    4.0
+                to ±radius; rho = epsilon_per_bit² / 2 · (clip / radius)² for each message.
     """
-    dim = check_int("dim", dim, 1)
-    total = check_positive("epsilon", epsilon)
-    delta = check_delta(delta)
+    dim, total = check_int("dim", dim, 1), check_positive("epsilon", epsilon)
+    delta, messages = check_delta(delta), check_int("messages", messages, 1)
+    clip, radius = _lengths(dim, clip, radius, rotate)
+    made: Mechanism
+    if delta == 0:
+        report = min(best_subset(total / messages), dim)
+        share = _share(total, report * messages)
+        made = Subset(CPA(dim, share, radius, clip=clip), report)
+    elif clip is None:
+        raise InvalidInput("an (epsilon, delta) budget needs an l2 clip: pass clip=...")
+    else:
+        per_bit = _clipped_per_bit(dim, total, delta, messages, clip / radius)
+        made = CPA(dim, per_bit, radius, clip=clip)
+    return Rotated(made) if rotate else made
+
+
+def _lengths(
+    dim: int, clip: float | None, radius: float | None, rotate: bool
+) -> tuple[float | None, float]:
+    """Clip and radius, checked; the radius has a default where there is a clip."""
     if not isinstance(rotate, bool):
         raise InvalidInput(f"rotate must be True or False; got {rotate!r}")
     clip = None if clip is None else check_scale("clip", clip)
     if radius is not None:
-        radius = check_scale("radius", radius)
-    elif clip is None:
+        return clip, check_scale("radius", radius)
+    if clip is None:
         raise InvalidInput("calibrate needs a radius for the entries or an l2 clip for the update")
-    else:
-        radius = rotated_radius(dim, clip) if rotate else clip
-    made: Mechanism
-    if delta == 0:
-        report = min(best_subset(total), dim)
-        made = Subset(CPA(dim, _share(total, report), radius, clip=clip), report)
-    elif clip is None:
-        raise InvalidInput("an (epsilon, delta) budget needs an l2 clip: pass clip=...")
-    else:
-        made = CPA(dim, _clipped_per_bit(dim, total, delta, clip, radius), radius, clip=clip)
-    return Rotated(made) if rotate else made
+    return clip, rotated_radius(dim, clip) if rotate else clip
+
+
+def _calibrate_tally(
+    dim: int, budget: Budget, rounds: int, honest: int | None, clip: float | None, radius: float
+) -> CPA:
+    """The largest epsilon per bit for which `rounds` tallies are within the budget.
+
+    The search begins with the Gaussian mechanism of the same variance and then follows the ratio
+    of the budget to what is spent, because each trial takes about a second.
+    """
+    if honest is None:
+        raise InvalidInput(
+            "a budget against the model needs the number of honest voters: pass honest=..."
+        )
+
+    def made(per_bit: float) -> CPA:
+        return CPA(dim, per_bit, radius, clip=clip)
+
+    rho = _largest(lambda rho: epsilon_of_zcdp(rho, budget.delta), budget.epsilon)
+    ratio = math.sqrt(dim) if clip is None else min(clip / radius, math.sqrt(dim))
+    odds = rho * honest / (2 * rounds * ratio**2)  # beta² / (1 - beta²)
+    tried = min(MAX_TALLY_EPSILON, 2 * math.atanh(min(math.sqrt(odds / (1 + odds)), 1 - 1e-12)))
+    low, high = 0.0, math.inf
+    for _ in range(TALLY_TRIALS):
+        guarantee = made(tried).guarantee
+        spent = budget.spent(guarantee, rounds=rounds, honest=honest).epsilon
+        if spent <= budget.epsilon:
+            low = tried
+            if spent >= (1 - TALLY_TOLERANCE) * budget.epsilon or tried >= MAX_TALLY_EPSILON:
+                break
+        else:
+            high = tried
+        aimed = tried * (1 - TALLY_TOLERANCE / 2) * budget.epsilon / spent
+        inside = low < aimed < high
+        tried = min(MAX_TALLY_EPSILON, aimed if inside else (low + min(high, 2 * tried)) / 2)
+    if low == 0:
+        raise InvalidInput(f"{budget} is too small for {rounds} rounds of {honest} honest voters")
+    return made(low)
 
 
 def rotated_radius(dim: int, clip: float) -> float:
@@ -99,19 +196,20 @@ def _share(total: float, bits: int) -> float:
     return share
 
 
-def _clipped_per_bit(dim: int, total: float, delta: float, clip: float, radius: float) -> float:
+def _clipped_per_bit(dim: int, total: float, delta: float, messages: int, ratio: float) -> float:
     """The largest epsilon per bit for which zCDP or exact composition proves at most `total`.
 
     Each rule increases with the epsilon per bit, so the largest value that the smaller of the two
     bounds allows is the larger of the values that each allows. Exact composition of all bits is
-    never above the pure sum.
+    never above the pure sum. `ratio` is the clip divided by the radius.
     """
 
     def cost(per_bit: float) -> float:
-        return epsilon_of_zcdp(zcdp_of_two_points(per_bit, clip, radius), delta)
+        return epsilon_of_zcdp(messages * zcdp_of_two_points(per_bit, ratio, 1.0), delta)
 
     by_norm = _largest(cost, total)
-    return min(MAX_EPSILON_PER_BIT, max(by_norm, epsilon_per_bit_for(total, dim, delta)))
+    by_bits = epsilon_per_bit_for(total, dim * messages, delta)
+    return min(MAX_EPSILON_PER_BIT, max(by_norm, by_bits))
 
 
 def _largest(cost: Callable[[float], float], total: float) -> float:

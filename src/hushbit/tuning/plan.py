@@ -18,7 +18,7 @@ from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.guarantee import DELTA
-from hushbit.tuning.calibrate import calibrate
+from hushbit.tuning.calibrate import calibrate_message
 from hushbit.wire.keys import RoundKey
 from hushbit.wrappers import Subset
 
@@ -228,8 +228,8 @@ def _per_message(
     dim, clip, radius = assumed.dim, assumed.clip, assumed.radius
     made: list[tuple[str, Mechanism, Mechanism]] = []
     for name, spent in [("pure subset", 0.0), ("l2 clip", delta)][: 2 if delta else 1]:
-        plain = calibrate(dim, epsilon, spent, clip=clip, radius=radius)
-        rotated = calibrate(dim, epsilon, spent, clip=clip, rotate=True)
+        plain = calibrate_message(dim, epsilon, spent, clip=clip, radius=radius)
+        rotated = calibrate_message(dim, epsilon, spent, clip=clip, rotate=True)
         made += [(name, plain, plain), (f"{name}, rotated", rotated, rotated)]
     return (replace(assumed, delta=delta) if delta else assumed), made
 

@@ -13,7 +13,7 @@ from hushbit.kernels.words import draw_words
 from hushbit.lab.attacks.audit import AuditFinding, Encoder, _audit_finding, audit
 from hushbit.privacy.accountant import Bound
 from hushbit.privacy.binomial import lower_rate, upper_rate
-from hushbit.tuning.calibrate import calibrate
+from hushbit.tuning.calibrate import calibrate_message
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import UserKeys
 
@@ -22,7 +22,7 @@ RIGHT = [
     hb.CPA(8, 0.5, 1.0),
 ]
 SLOWER = [
-    calibrate(30, 4.0, 0.0, radius=1.0),
+    calibrate_message(30, 4.0, 0.0, radius=1.0),
     hb.CPA(3, 1.0, 1.0, points=4),
     hb.CPA(3, 1.0, 1.0, points=3),
     hb.NestedCPA(2, (0.5, 1.0), 1.0, stages=(2, 4)),

@@ -45,6 +45,7 @@ from hushbit.lab.sim.rounds import initial_state, run_rounds
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import build_setup
 from hushbit.lab.sim.training import local_updates
+from hushbit.tuning.calibrate import calibrate_message
 from hushbit.wire.coins import SeededCoins
 
 SYNTHETIC_DIM = 7850
@@ -276,7 +277,7 @@ def _plain_cpa(bits: int, rounding: str, dim: int, size: float) -> hb.Mechanism:
 def _calibrated(
     epsilon: float, delta: float, radius: float | None, dim: int, rms: float
 ) -> hb.Mechanism:
-    return hb.calibrate(dim, epsilon, delta, clip=1.0, radius=radius, rotate=True)
+    return calibrate_message(dim, epsilon, delta, clip=1.0, radius=radius, rotate=True)
 
 
 @dataclass(frozen=True)

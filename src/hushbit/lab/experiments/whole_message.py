@@ -36,7 +36,7 @@ from hushbit.lab.sim.server_steps import MomentumStep
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import Setup, build_setup
 from hushbit.mechanism import Mechanism
-from hushbit.tuning.calibrate import calibrate
+from hushbit.tuning.calibrate import calibrate_message
 
 TUNING_USERS = 2000  # users per round of a tuning run; their own spread is far below the noise
 RATES, MOMENTA = (0.02, 0.03, 0.05, 0.08), (0.0, 0.5, 0.8, 0.9)
@@ -128,7 +128,9 @@ def limits_of(name: str, dim: int, rate: float) -> MessageLimits:
     """
     clip, radius = NORM * rate, REACH[name] * rate
     delta = DELTA if name == CLIPPED else 0.0
-    return MessageLimits(calibrate(dim, EPSILON, delta, clip=clip, radius=radius), clip, radius)
+    return MessageLimits(
+        calibrate_message(dim, EPSILON, delta, clip=clip, radius=radius), clip, radius
+    )
 
 
 def settings_of(lab: ExperimentRunner, seed: int) -> Settings:

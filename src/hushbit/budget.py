@@ -1,0 +1,87 @@
+"""Budget: epsilon and delta, the unit that they count, and the observer that they hold against.
+
+per="bit"      one bit of a message, in pure local differential privacy
+per="message"  the whole message of one user in one round
+per="run"      all messages of one user in a run
+
+against="server"  everyone who sees ballots; needs no trust
+against="model"   those who see only tallies, estimates or models: `Guarantee.of_tally` has the
+                  assumptions
+"""
+
+import math
+from dataclasses import KW_ONLY, dataclass
+
+from hushbit.checks import check_choice, check_delta, check_int, check_positive
+from hushbit.errors import InvalidInput
+from hushbit.privacy.accountant import Bound
+from hushbit.privacy.guarantee import Guarantee
+
+UNITS = ("bit", "message", "run")
+OBSERVERS = ("server", "model")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that one user may reveal.
+
+    >>> print(Budget(4, 1e-5, per="run", against="model"))
+    epsilon 4 at delta 1e-05 per run, against those who see only models
+    """
+
+    epsilon: float
+    delta: float
+    _: KW_ONLY
+    per: str
+    against: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", check_delta(self.delta))
+        check_choice("per", self.per, UNITS)
+        check_choice("against", self.against, OBSERVERS)
+        if self.per == "bit" and (self.delta > 0 or self.against == "model"):
+            raise InvalidInput("a budget per bit is pure and against the server: set delta = 0")
+        if self.against == "model" and self.delta == 0:
+            raise InvalidInput("a budget against the model needs a delta above 0, such as 1e-5")
+
+    def __str__(self) -> str:
+        delta = f" at delta {self.delta:g}" if self.delta else ""
+        observer = {"server": "the server", "model": "those who see only models"}[self.against]
+        return f"epsilon {self.epsilon:g}{delta} per {self.per}, against {observer}"
+
+    def spent(
+        self, guarantee: Guarantee, *, rounds: int | None = None, honest: int | None = None
+    ) -> Bound:
+        """What a guarantee costs in the unit of the budget and against its observer.
+
+        `rounds` is required for a budget per run, `honest` (voters in each tally whose coins stay
+        secret) for one against the model.
+        """
+        if self.per == "run" and rounds is None:
+            raise InvalidInput("a budget per run needs the number of rounds: pass rounds=...")
+        if self.against == "model" and honest is None:
+            raise InvalidInput(
+                "a budget against the model needs the number of honest voters: pass honest=..."
+            )
+        if self.per == "bit":
+            return Bound(guarantee.epsilon_per_bit, 0.0, "randomized response")
+        times = 1 if self.per == "message" else check_int("rounds", rounds, 1)
+        if self.against == "server":
+            return guarantee.bound(times, self.delta)
+        return guarantee.of_tally(check_int("honest", honest, 1), times, delta=self.delta)
+
+
+def honest_voters(honest: float | None, users: int | None) -> int | None:
+    """The number of honest voters, given as a number or, as a float, as a share of the users."""
+    if honest is None or not isinstance(honest, float):
+        return None if honest is None else check_int("honest", honest, 1)
+    if not 0 < honest <= 1 or users is None:
+        raise InvalidInput(
+            "honest is a number of users, or a share above 0 and at most 1 as a float together "
+            f"with users=...; got honest={honest!r}, users={users!r}"
+        )
+    found = math.floor(honest * check_int("users", users, 1) + 1e-9)
+    if found < 1:
+        raise InvalidInput(f"a share of {honest:g} of {users} users leaves no honest voter")
+    return found
