@@ -52,6 +52,16 @@ def test_budgets() -> None:
         assert row[1:] == cells
 
 
+def test_tallies() -> None:
+    for row in table("tallies"):
+        honest = int(row[0].split()[0].replace(",", ""))
+        found = []
+        for clip in (1.0, 3.0, 10.0, None):
+            guarantee = hb.CPA(7850, 0.5, 1.0, clip=clip).guarantee
+            found.append(f"{guarantee.of_tally(honest, 60, delta=1e-5).epsilon:.4g}")
+        assert row[1:] == found
+
+
 def test_survivors() -> None:
     for row in table("survivors"):
         points = int(row[0])
