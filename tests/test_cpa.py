@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import integrate, stats
 
 import hushbit as hb
-from hushbit.encoding.clip_and_rotate import clip_l2
+from hushbit.encoding.clip_and_rotate import cached_rotation, clip_l2
 
 KEY = hb.RoundKey(bytes(32), 3)
 GOOD = {"dim": 6, "epsilon_per_bit": 0.5, "radius": 1.0}
@@ -305,3 +306,48 @@ def test_the_clip_holds_for_updates_of_any_size(clip: float, size: float) -> Non
     long = clip_l2(np.full((1, 10**5), size, np.float32), clip)
     norm = math.sqrt(float((long.astype(np.float64) ** 2).sum()))
     assert norm <= clip
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_expected_mean_of_clipped_updates(rotated: bool) -> None:
+    key, radius = hb.RoundKey(bytes(32), 3), 0.5
+    inner = hb.CPA(dim=8, epsilon_per_bit=1.0, radius=radius, clip=1.2)
+    updates = np.random.default_rng(1).normal(0.2, 0.6, (30, 8))
+    clipped = clip_l2(updates, 1.2)
+    rotation = cached_rotation(8, key.rotation)
+    seen = np.clip(rotation.apply(clipped) if rotated else clipped, -radius, radius)
+    mean = seen.mean(axis=0)
+    votes = (hb.Rotated(inner) if rotated else inner).votes
+    assert votes is not None
+    found = votes.expected_mean(updates, key)
+    assert found is not None
+    assert np.allclose(found.mean, rotation.invert(mean) if rotated else mean)
+    assert found.honest_spread == pytest.approx((seen @ mean / np.linalg.norm(mean)).std())
+    assert hb.CPA(8, 1.0, 1.0, lattice="E8", points=16).votes.expected_mean(updates, key) is None
+
+
+@pytest.mark.parametrize("rms", [1e-9, 0.2, 0.5, 1.0])
+def test_predicted_noise_of_nested_stages(rms: float) -> None:
+    """The points of 2 x 2 stages are sums of +-2/3 and +-1/3.
+
+    Twice the product of both parts is -4/9 up to 1/3, 4/9 from 1 and linear in between.
+    """
+    mechanism = hb.NestedCPA(dim=4, epsilon_per_bit=1.0, radius=1.0, stages=(2, 2))
+    beta = math.tanh(0.5)
+
+    def density(x: float) -> float:
+        cross = np.interp(abs(x), [1 / 3, 1], [-4 / 9, 4 / 9])
+        return float(cross * stats.norm.pdf(x, scale=rms))
+
+    breaks = [-1, -1 / 3, 0, 1 / 3, 1]
+    cross = integrate.quad(density, -8 * rms, 8 * rms, points=breaks if rms > 0.1 else None)[0]
+    expected = (4 / 9 + 1 / 9) / beta**2 + cross - rms**2
+    assert mechanism.noise_per_user(rms) == pytest.approx(expected, rel=2e-4)
+
+
+def test_noise_is_not_predicted_for_other_roundings_and_nested_lattices() -> None:
+    nested = hb.NestedCPA(dim=4, epsilon_per_bit=1.0, radius=1.0, lattice="A2", stages=(8, 4))
+    dithered = hb.CPA(dim=4, epsilon_per_bit=1.0, radius=1.0, points=4, rounding="dithered")
+    for mechanism, word in ((nested, "lattice 'Z'"), (dithered, "stochastic")):
+        with pytest.raises(hb.InvalidInput, match=word):
+            mechanism.noise_per_user(0.1)

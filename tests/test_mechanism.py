@@ -70,6 +70,8 @@ WRONG = {
     "one stage": (lambda: hb.NestedCPA(4, 0.5, 1.0, stages=(2,)), "stages"),
     "subset of a rotation": (lambda: hb.Subset(hb.Rotated(CPA), 2), r"Rotated\(Subset"),
     "rotation of nothing": (lambda: hb.Rotated(None), "mechanism"),
+    "points of no points": (lambda: baselines.FedAvg(4).scaled(2.0), "points to scale"),
+    "noise of no noise": (lambda: baselines.FedAvg(4).noise_per_user(0.1), "noise is predicted"),
     "key of a server": (lambda: CPA.encode(np.zeros(4), KEY), "RoundKey.user"),
     "update of another dim": (lambda: CPA.encode(np.zeros(5), KEY.user(1)), "4"),
     "update that is not finite": (lambda: CPA.encode([0, 0, np.nan, 0], KEY.user(1)), "finite"),

@@ -125,6 +125,17 @@ def test_estimates_and_their_variance() -> None:
     assert estimate.unbiased
 
 
+def test_users_who_agree_at_a_point_leave_no_variance() -> None:
+    """Without flips, with all blocks reported: all noise is the power of the common signal."""
+    mechanism = hb.Subset(hb.CPA(dim=16, epsilon_per_bit=np.inf, radius=1.0), report=16)
+    tally = mechanism.tally(KEY)
+    tally.add_many(mechanism.encode_many(np.ones((5, 16)), KEY.users(range(5))))
+    estimate = mechanism.estimate(tally)
+    assert np.allclose(estimate.mean, 1.0)
+    assert np.allclose(estimate.variance, 0.0)
+    assert estimate.noise == pytest.approx(1 / 5)
+
+
 def test_guarantee_and_size() -> None:
     mechanism = hb.Subset(hb.CPA(dim=1000, epsilon_per_bit=0.5, radius=1.0, points=4), report=7)
     assert mechanism.guarantee.epsilon_per_message() == 3.5

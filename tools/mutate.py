@@ -28,9 +28,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "hushbit"
 TESTS = {  # the quick tests of each file, or of the files in a folder
-    "cpa.py": "test_cpa.py test_rho.py test_registry.py test_golden.py test_exact_law.py tally",
-    "wrappers.py": "test_norm_vote.py test_subset.py test_tiers.py test_mixed_tiers.py encoding",
-    "mechanism.py": "test_mechanism.py test_cpa.py test_golden.py baselines",
+    "cpa.py": "test_cpa.py test_rho.py test_registry.py test_mechanism.py test_golden.py"
+    " test_exact_law.py tally",
+    "wrappers.py": "test_norm_vote.py test_subset.py test_tiers.py test_mixed_tiers.py encoding"
+    " test_cpa.py tally/test_decoded_ballots.py",
+    "mechanism.py": "test_mechanism.py test_registry.py test_cpa.py test_golden.py baselines",
     "privacy/ledger.py": "privacy/test_ledger.py privacy/test_ledger_files.py",
     "privacy/ledger_file.py": "privacy/test_ledger_marker.py privacy --ignore-glob=*/test_[!l]*",
     "privacy": "privacy --ignore-glob=*/test_ledger_* --ignore-glob=*/test_dp_*",

@@ -574,7 +574,7 @@ class CPAVotes(Votes):
         self, decoded: SingleBallots, ballots: Ballots, chosen: Flags, counters: Counters
     ) -> bool:
         """Counts packed ballots of two points, whose words are already removed."""
-        if not isinstance(decoded, PackedBallots) or set(counters) != {"stage 0"}:
+        if not isinstance(decoded, PackedBallots):
             return False
         decoded.count_into(counters["stage 0"][0], chosen)
         return True

@@ -55,6 +55,12 @@ def test_float32_comparisons_next_to_the_threshold_are_exact(radius: float, epsi
     assert overloaded[0] == (np.abs(update[0].astype(np.float64)) > radius * (1 + 1e-12)).sum()
 
 
+def test_updates_stay_in_float32_unless_a_factor_leaves_its_range() -> None:
+    update = np.zeros((1, 3), dtype=np.float32)
+    for radius, kind in ((0.05, np.float32), (1e-35, np.float64), (1e36, np.float64)):
+        assert comparable_updates(update, radius, 2.0**29).dtype == kind
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_two_point_bits_equal_the_definition(size: int, kind: type) -> None:

@@ -3,13 +3,14 @@
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
 from hushbit.errors import InvalidInput
-from hushbit.privacy.binomial import log_tail, lower_rate, upper_rate
+from hushbit.privacy.binomial import log_flips, log_tail, lower_rate, upper_rate
 
 CASES = [
     (0, 10),
@@ -78,3 +79,20 @@ def test_impossible_counts_are_refused(arguments: tuple[int, int, float]) -> Non
         lower_rate(*arguments)
     with pytest.raises(InvalidInput):
         upper_rate(*arguments)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.1, 2.0, math.nan, "0.5", True])
+def test_rates_that_are_no_probability_are_refused(rate: float) -> None:
+    with pytest.raises(InvalidInput, match="rate"):
+        log_tail(1, 2, rate)
+    assert log_tail(1, 2, 1.0) == log_tail(0, 2, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("flips", [1, 4, 40, 4000, 999_999])
+def test_the_law_of_flips_far_from_its_mean(flips: int) -> None:
+    """Counts below a thousandth of the mean, or near all bits, in exact integers."""
+    bits, odds = 1_000_000, 19
+    log_odds = math.log(odds - 1)
+    exact = math.log(math.comb(bits, flips)) + (bits - flips) * math.log(odds - 1)
+    expected = exact - bits * math.log(odds)
+    assert log_flips(log_odds, bits, np.array([flips]))[0] == pytest.approx(expected, rel=1e-12)

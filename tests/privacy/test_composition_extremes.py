@@ -2,12 +2,13 @@
 
 import itertools
 import math
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
 
 from hushbit.privacy import composition
-from hushbit.privacy.composition import epsilon_of_bits, epsilon_of_groups
+from hushbit.privacy.composition import delta_of_bits, epsilon_of_bits, epsilon_of_groups
 from hushbit.privacy.renyi import epsilon_of_renyi, epsilon_of_zcdp
 
 
@@ -65,3 +66,52 @@ def test_renyi_orders_of_many_tiny_epsilons_equal_zcdp(per_bit: float) -> None:
     assert epsilon_of_renyi([(per_bit, bits)], 1e-5) == pytest.approx(
         epsilon_of_zcdp(1.0, 1e-5), rel=1e-4
     )
+
+
+def decimal_delta(groups: list[tuple[float, int]], epsilon: float) -> Decimal:
+    """delta(epsilon) of differing bits with 60 digits; to be used in a context of as many."""
+    outcomes = [(Decimal(1), Decimal(0))]
+    for per_bit, bits in groups:
+        odds, loss = Decimal(per_bit).exp(), Decimal(per_bit)
+        law = [
+            (math.comb(bits, y) * odds ** (bits - y) / (1 + odds) ** bits, loss * (bits - 2 * y))
+            for y in range(bits + 1)
+        ]
+        outcomes = [(p * q, a + b) for (p, a), (q, b) in itertools.product(outcomes, law)]
+    exact = Decimal(epsilon)
+    return sum((p * (1 - (exact - loss).exp()) for p, loss in outcomes if loss > exact), Decimal(0))
+
+
+@pytest.mark.parametrize("share", [1e-4, 0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("size", [0.01, 0.25, 2.0])
+@pytest.mark.parametrize("bits", [1, 2, 7])
+def test_rounding_errors_never_lower_a_stated_level(size: float, bits: int, share: float) -> None:
+    """Compared with 60 digits; `share` is that of the delta at which epsilon reaches zero."""
+    with localcontext() as context:
+        context.prec = 60
+        alone = [(size, bits)]
+        for groups in (alone, [(size, bits), (2 * size, 1)], [(size, bits), (math.e * size, 2)]):
+            delta = share * float(decimal_delta(groups, 0.0))
+            epsilon = epsilon_of_groups(groups, delta)
+            assert decimal_delta(groups, epsilon) <= Decimal(delta)
+        for epsilon in (0.0, 0.3 * size, 0.9 * size * bits):
+            exact, stated = decimal_delta(alone, epsilon), delta_of_bits(size, bits, epsilon)
+            assert exact <= Decimal(stated) <= exact * (1 + Decimal("2e-9"))
+
+
+def test_epsilon_is_zero_where_delta_covers_all_mass() -> None:
+    excess, mass = composition._masses_at(0.5, 1, 0)
+    assert excess == 0
+    assert epsilon_of_bits(0.5, 1, mass) == 0.0
+
+
+@pytest.mark.parametrize("bits", [100, 10**5])
+def test_the_grid_has_at_most_the_stated_number_of_cells(
+    bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = ((0.5, bits), (0.5005, bits))
+    monkeypatch.setattr(composition, "_MAX_CELLS", 4096)
+    tilt = composition._best_tilt(groups, 1.0005 * bits, 1e-5)
+    step = composition._step(groups, tilt, 1e-5)
+    laws = [composition._tilted_gap(e, n, tilt, step) for e, n in groups]
+    assert sum(law.mass.size for law in laws) <= 4096 + 2

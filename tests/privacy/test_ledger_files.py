@@ -124,3 +124,12 @@ def test_no_flipped_bit_on_the_disk_lets_a_user_overspend(tmp_path: Path) -> Non
         except DamagedFile:
             noticed += 1
     assert noticed > 20
+
+
+def test_the_fields_of_stored_rows(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=2.0, delta=0.0)
+    ledger.charge("ann", 7, TENTH, mechanism="cpa", run="0a")
+    limit, ballot = LedgerFile(ledger.path, 1.0).rows()
+    assert limit[1:] == ("limit", "ann", "", 0, "", "", 0, "2.0", "0.0")
+    assert ballot[1:6] == ("ballot", "ann", "0a", 7, "cpa")
+    assert ballot[7:] == (1, "", "")

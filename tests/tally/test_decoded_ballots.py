@@ -10,8 +10,9 @@ from hushbit.baselines.mvu import MVU
 from hushbit.baselines.signsgd import SignRR
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.defence.filter import filtered_tally
-from hushbit.errors import InvalidInput
+from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.kernels.scores import ZERO_WITHIN, biased_rows
+from hushbit.tally import decoded_ballots as module
 from hushbit.tally.decoded_ballots import DecodedBallots, PackedBallots
 from hushbit.wire.coins import SeededCoins
 from hushbit.wire.keys import RoundKey
@@ -103,6 +104,50 @@ def test_decode_each_equals_single_tallies(name, dim):
     assert (decoded_ballots.score(above, below, None)[2] == 0).all()
 
 
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_ballots_of_another_width_are_not_decoded(name):
+    wide, narrow = MECHANISMS[name](203), CPA(8, 0.5, 0.02)
+    with pytest.raises(RefusedBallot, match="bits"):
+        wide.votes.decode_each(ballots_of(narrow), KEY)
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_no_bit_of_a_payload_towards_a_target_could_be_better(name):
+    """The estimate is linear in the bits, so each of them must add to <target, estimate>."""
+    mechanism, users = MECHANISMS[name](40), 3
+    target = np.random.default_rng(5).normal(size=40)
+    ballots = ballots_of(mechanism)[:users]
+    payload = mechanism.votes.payload_towards(target, ballots, KEY.users(np.arange(users)))
+    assert payload.shape == ballots.payload.shape
+
+    def along(bits):
+        tally = mechanism.tally(KEY)
+        tally.add_many(
+            dataclasses.replace(ballots, payload=np.packbits(bits, axis=1, bitorder="little"))
+        )
+        return float(mechanism.estimate(tally).mean @ target)
+
+    bits = np.unpackbits(payload, axis=1, bitorder="little")
+    best, votes = along(bits), np.unpackbits(mechanism.votes.mask(), bitorder="little")
+    assert not (bits & ~votes & 1).any()
+    for user in range(users):
+        for place in np.flatnonzero(votes)[:20]:
+            bits[user, place] ^= 1
+            assert along(bits) <= best + 1e-12
+            bits[user, place] ^= 1
+
+
+def test_scores_do_not_depend_on_chunks_and_cache(monkeypatch):
+    mechanism = MECHANISMS["four points"](64)
+    ballots, above = ballots_of(mechanism), np.arange(USERS) < 15
+    whole = mechanism.votes.decode_each(ballots, KEY).score(above, ~above, None)
+    monkeypatch.setattr(module, "ROW_CHUNK", 7)
+    for cached in (USERS * 64, USERS * 64 - 1):
+        monkeypatch.setattr(module, "MAX_CACHED_ENTRIES", cached)
+        found = mechanism.votes.decode_each(ballots, KEY).score(above, ~above, None)
+        assert np.allclose(found, whole, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("users", "dim"), [(40, 203), (64, 64), (65, 130), (200, 1000)])
 def test_sums_over_packed_ballots_are_exact(users, dim):
     rng = np.random.default_rng(users)
@@ -158,8 +203,19 @@ def test_counting_decoded_ballots_equals_the_tally():
         accepted = np.arange(users) % 3 != 0
         tally = mechanism.tally(KEY)
         tally.add_many([ballots[int(i)] for i in np.flatnonzero(accepted)])
-        counter = mechanism.votes.decode_each(ballots, KEY).count(accepted)
-        assert (counter == tally.counters["stage 0"][0]).all()
+        decoded_ballots, counters = mechanism.votes.decode_each(ballots, KEY), mechanism.tally(KEY)
+        assert (decoded_ballots.count(accepted) == tally.counters["stage 0"][0]).all()
+        assert mechanism.votes.count_decoded(decoded_ballots, ballots, accepted, counters.counters)
+        assert (counters.counters["stage 0"] == tally.counters["stage 0"]).all()
+
+
+def test_ballots_that_are_not_packed_are_left_to_the_tally():
+    mechanism = MECHANISMS["four points"](64)
+    ballots, counters = ballots_of(mechanism), mechanism.empty_counters(True)
+    decoded_ballots = mechanism.votes.decode_each(ballots, KEY)
+    everyone = np.ones(USERS, dtype=np.bool_)
+    assert not mechanism.votes.count_decoded(decoded_ballots, ballots, everyone, counters)
+    assert not counters["stage 0"].any()
 
 
 def test_the_scale_of_ballots_is_that_of_the_decoder():

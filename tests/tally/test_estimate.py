@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import hushbit as hb
+from hushbit.encoding.stage import dither_uniforms
 from hushbit.tally.estimate import StageHistogram, decoder_constants, signal_power
 
 KEY = hb.RoundKey(bytes(32), 3)
@@ -125,6 +126,8 @@ def test_shrunken_mean_shrinks_by_signal_over_signal_and_noise() -> None:
     assert np.allclose(estimate.shrunken_mean(), mean * (3.0 / 4.5))
     noise_only = hb.Estimate(mean, np.full(4, 100.0), 10, True)
     assert (noise_only.shrunken_mean() == 0).all()
+    neither = hb.Estimate(np.zeros(4), np.zeros(4), 10, True)
+    assert (neither.shrunken_mean() == 0).all()
 
 
 def test_shrinkage_reduces_the_error_when_noise_dominates() -> None:
@@ -141,6 +144,8 @@ def test_signal_power_is_between_zero_and_the_noise() -> None:
         power = signal_power(np.full((1, 10), size), noise, count)
         assert 0 <= power[0] <= 2.0
     assert signal_power(np.ones((1, 10)), noise, 1)[0] == 0
+    # A mean square of 1 has noise of 2 / 5 in it; of the rest, 1 / 5 is the user with itself.
+    assert signal_power(np.ones((1, 10)), noise, 5)[0] == pytest.approx((1 - 2 / 5) / (1 - 1 / 5))
 
 
 @pytest.mark.parametrize(
@@ -166,6 +171,20 @@ def test_mean_and_variance_of_real_ballots(mechanism: hb.CPA) -> None:
     ratio = (error**2).mean() / estimate.variance.mean()
     assert 0.8 < ratio < 1.15
     assert estimate.variance.max() <= estimate.noise * 1.0001
+
+
+@pytest.mark.parametrize("lattice", ["Z", "A2", "D4"])
+def test_the_dithers_of_all_users_are_subtracted(lattice: str) -> None:
+    """Two tallies of equal bits differ by the dithers, which are drawn from the keys."""
+    mechanism = hb.CPA(9, 1.0, 1.0, lattice=lattice, points=8, rounding="subtractive")
+    keys, size = KEY.users(range(5)), mechanism.block_size
+    tally = counted(mechanism, np.zeros((5, 9)))
+    with_dither = mechanism.estimate(tally).mean
+    tally.counters["dither"][:] = 0
+    uniforms = [dither_uniforms(key, mechanism.blocks, size) for key in keys.keys]
+    dithers = np.array([mechanism.quantizer.dither(uniform) for uniform in uniforms])
+    subtracted = mechanism.estimate(tally).mean - with_dither
+    assert np.allclose(subtracted, dithers.mean(axis=0).reshape(-1)[:9], atol=1e-8)
 
 
 def test_foreign_and_empty_tallies_are_refused() -> None:

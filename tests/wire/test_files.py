@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.wire.files import LOCK, new_folder, write_atomic, write_text
+from hushbit.wire.keys import load_secret
 
 FILLING = """
 import sys, time
@@ -32,6 +34,27 @@ def test_a_file_is_written_and_replaced(tmp_path):
     write_text(target, "größer")
     assert target.read_text(encoding="utf-8") == "größer"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_all_bytes_are_on_the_disk_before_the_file_is_renamed(tmp_path, monkeypatch):
+    steps, sync, replace = [], os.fsync, os.replace
+
+    def recorded_sync(handle):
+        state = os.fstat(handle)
+        steps.append(state.st_size if stat.S_ISREG(state.st_mode) else "folder")
+        sync(handle)
+
+    def recorded_replace(source, target):
+        steps.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_sync)
+    monkeypatch.setattr(os, "replace", recorded_replace)
+    write_text(tmp_path / "note", "five!")
+    assert steps == [5, "replace", "folder"]
+    steps.clear()
+    load_secret(tmp_path / "new" / "folder" / "secret")
+    assert steps == [32]
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

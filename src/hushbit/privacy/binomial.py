@@ -16,7 +16,10 @@ _SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188)
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _SMALL_ERRORS = np.array(
     [0.0]
-    + [math.lgamma(n + 1) - (n + 0.5) * math.log(n) + n - _HALF_LOG_TWO_PI for n in range(1, 16)]
+    + [
+        math.lgamma(n + 1) - (n + 0.5) * math.log(n) + n - _HALF_LOG_TWO_PI
+        for n in range(1, _SMALL)
+    ]
 )
 
 
@@ -80,8 +83,7 @@ def log_flips(log_odds: float, bits: int, flips: Ints) -> Floats:
     flip, truth = math.exp(log_flip), math.exp(log_truth)
     count = flips.astype(np.float64)
     inside = (flips > 0) & (flips < bits)
-    y = np.where(inside, count, 1.0)
-    x = np.where(inside, bits - count, max(bits - 1.0, 1.0))
+    y, x = np.where(inside, (count, bits - count), 1.0)
     excess = y - bits * flip
     total = np.full_like(y, float(bits))
     result = (

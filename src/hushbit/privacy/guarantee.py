@@ -277,7 +277,7 @@ def participation_bound(
             "participation is a whole number of rounds, or a probability as a float above 0 and "
             f"at most 1; got {participation!r}"
         )
-    if delta == 0 or participation == 1 or total == 0:
+    if delta == 0:
         return total, delta, 0.0
     low, high = -1, total
     while high - low > 1:

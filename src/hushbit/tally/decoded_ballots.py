@@ -158,20 +158,18 @@ class PackedBallots:
 
         At most half of the ballots of a part are read, and none if the whole part is chosen.
         """
-        outside = np.count_nonzero(chosen)
+        outside = chosen
         for part, counter in self._parts:
             inside, missing = count_overlap(part, chosen)
-            outside -= inside
+            outside = outside & ~part
             if missing <= inside:
                 total += counter
                 if missing:
                     total -= self._counted(part & ~chosen)
             elif inside:
                 total += self._counted(part & chosen)
-        if outside:
-            for part, _ in self._parts:
-                chosen = chosen & ~part
-            total += self._counted(chosen)
+        if outside.any():
+            total += self._counted(outside)
 
     def score(self, above: Flags, below: Flags, drift_direction: Floats | None) -> Floats:
         """Scores along directions rounded to -1, 0 and 1, in one pass over the ballots."""
