@@ -26,6 +26,17 @@ def test_repr_is_the_call(name: str) -> None:
     assert repr(made) == repr(mechanism)
 
 
+@pytest.mark.parametrize("preset", ["corrected", "paper", "authors"])
+def test_repr_leaves_out_what_the_preset_implies(preset: str) -> None:
+    shown = "" if preset == "corrected" else f", preset={preset!r}"
+    assert repr(hb.CPA(4, 0.5, 1.0, preset=preset)) == (
+        f"CPA(dim=4, epsilon_per_bit=0.5, radius=1.0{shown})"
+    )
+    assert repr(hb.NestedCPA(4, 0.5, 1.0, stages=(2, 4), preset=preset)) == (
+        f"NestedCPA(dim=4, epsilon_per_bit=0.5, radius=1.0, stages=(2, 4){shown})"
+    )
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_a_pickled_mechanism_equals_the_original(name: str) -> None:
     again = pickle.loads(pickle.dumps(EVERY[name]))

@@ -37,7 +37,7 @@ TESTS = {  # the quick tests of each file, or of the files in a folder
     "privacy/ledger_file.py": "privacy/test_ledger_marker.py privacy --ignore-glob=*/test_[!l]*",
     "privacy": "privacy --ignore-glob=*/test_ledger_* --ignore-glob=*/test_dp_*",
     "wire": "wire test_golden.py",
-    "tally": "tally test_cpa.py test_exact_law.py test_theorem1_bound.py",
+    "tally": "tally test_tiers.py test_cpa.py test_exact_law.py test_theorem1_bound.py",
     "encoding": "encoding test_exact_law.py test_golden.py kernels/test_encode.py",
 }
 SWAPS = """Lt:LtE LtE:Lt Gt:GtE GtE:Gt Eq:NotEq NotEq:Eq Is:IsNot IsNot:Is In:NotIn NotIn:In

@@ -56,6 +56,16 @@ def test_epsilons_next_to_a_step(flips: int) -> None:
         assert RandomizedResponse(epsilon).flip_count - flips in (0, 1)
 
 
+def test_odds_that_equal_a_step_need_no_further_flip() -> None:
+    """One of 32 coins gives the odds 31; `exp` may be too large by the margin of 2^-50."""
+    epsilon = math.log(31)
+    while math.exp(epsilon) * (1 - 2**-50) < 31:
+        epsilon = math.nextafter(epsilon, math.inf)
+    assert math.exp(epsilon) * (1 - 2**-50) == 31
+    assert RandomizedResponse(epsilon).flip_count == RANGE // 32
+    assert RandomizedResponse(math.nextafter(epsilon, 0)).flip_count == RANGE // 32 + 1
+
+
 def test_realised_epsilon_is_precise_for_small_epsilons() -> None:
     for flips in (HALF_RANGE - 2, HALF_RANGE - 10, HALF_RANGE - 12345):
         exact = (Decimal(RANGE - flips) / Decimal(flips)).ln()

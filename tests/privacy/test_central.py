@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 import hushbit as hb
 from hushbit.baselines import Laplace, SignRR
 from hushbit.errors import InvalidInput
+from hushbit.kernels.vote_sums import vote_sum_excess, vote_sum_law
 from hushbit.privacy.central import (
     ORDERS,
+    OUTSIDE,
     TallyRelease,
     VoteSums,
+    _ExcessOfOrder,
     bound_of_tallies,
     epsilon_of_orders,
     splits,
@@ -321,3 +324,17 @@ def test_exact_values_of_two_voters() -> None:
             best = max(best, math.log(total))
     curve = tally_curve(2, math.log(3))
     assert curve.largest[ORDERS.index(2.0)] == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("order", [2.0, 32.0, 96.0])
+def test_what_the_windows_leave_out_is_added(order: float) -> None:
+    """W is at most 1 / a, and 1 + step W at most e^epsilon, so a lost count adds at most this."""
+    epsilon, a = 1.0, 1 / (1 + math.e)
+    laws = [vote_sum_law(300, 300, a)]
+    excess = _ExcessOfOrder(laws, order, epsilon, a)
+    for step, most in (
+        (0.0, order**2 / a**2 * math.exp((order + 1) * epsilon)),
+        (0.1, math.exp(order * epsilon) / 0.1**2),
+    ):
+        inside = vote_sum_excess(*laws[0], order, step)
+        assert excess(step) == inside + OUTSIDE * most

@@ -165,6 +165,17 @@ def test_only_rounds_taken_part_in_count() -> None:
     assert "3 taken part in" in found.report(30, delta=1e-5, participation=3)
 
 
+@pytest.mark.parametrize(
+    ("delta", "participation", "counted"),
+    [(1e-5, None, 30), (1e-5, 3, 3), (1e-5, 1.0, 30), (0.0, 0.1, 30), (1e-5, 0.9, 30)],
+)
+def test_all_of_delta_is_left_where_more_rounds_are_impossible(
+    delta: float, participation: float | None, counted: int
+) -> None:
+    assert participation_bound(30, delta, participation) == (counted, delta, 0.0)
+    assert participation_bound(0, delta, participation and 0) == (0, delta, 0.0)
+
+
 @pytest.mark.parametrize("chance", [0.01, 0.1, 0.5, 0.9])
 def test_rounds_beyond_those_counted_have_probability_below_half_of_delta(chance: float) -> None:
     counted, left, more = participation_bound(200, 1e-4, chance)

@@ -126,6 +126,11 @@ def test_no_flipped_bit_on_the_disk_lets_a_user_overspend(tmp_path: Path) -> Non
     assert noticed > 20
 
 
+def test_the_largest_round_is_stored(ledger: Ledger) -> None:
+    ledger.record("ann", 2**63 - 1, TENTH, mechanism="cpa")
+    assert [entry.round for entry in ledger.entries()] == [2**63 - 1]
+
+
 def test_the_fields_of_stored_rows(ledger: Ledger) -> None:
     ledger.set_limit("ann", epsilon=2.0, delta=0.0)
     ledger.charge("ann", 7, TENTH, mechanism="cpa", run="0a")

@@ -149,6 +149,25 @@ def test_the_marker_exists_from_the_first_row(ledger: Ledger) -> None:
     assert marker_of(ledger).read_text().startswith("1 ")
 
 
+def test_a_marker_is_on_the_disk_before_it_replaces_the_last_one(
+    used: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, replaced = [], []
+
+    def sync(handle: int) -> None:
+        synced.append(os.fstat(handle).st_ino)
+
+    def replace(source: Path, target: Path) -> None:
+        replaced.append((os.stat(source).st_ino in synced, source.read_bytes()))
+        os.rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", replace)
+    charge(used, "ann", TENTH)
+    assert replaced == [(True, marker_of(used).read_bytes())]
+    assert synced[-1] == used.path.parent.stat().st_ino
+
+
 @pytest.mark.parametrize(
     "text", ["", "7", "7 00\n", "-7 {}\n", "7 {} \n", "7  {}\n", "8 {}\n", "0 {}\n", "6 {}\n"]
 )

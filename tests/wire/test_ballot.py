@@ -228,6 +228,7 @@ def encode_users(users: object, mechanism: hb.Mechanism = CPA, key: hb.RoundKey 
         np.ones(6, dtype=np.bool_),
         np.zeros(6, dtype=np.bool_),
         np.array([4, 0, 0]),
+        np.array([5, 4, 3, 2, 1, 1]),
         np.array([], dtype=np.int64),
     ],
 )
@@ -247,11 +248,13 @@ def test_a_mask_of_another_length_is_refused() -> None:
             encode_users(range(6))[mask]
 
 
-def test_rows_are_the_bytes_of_ballots() -> None:
-    ballots = encode_users(range(5))
+@pytest.mark.parametrize("dim", [53, 56, 57])
+def test_rows_are_the_bytes_of_ballots(dim: int) -> None:
+    mechanism = hb.CPA(dim, 0.5, 1.0, points=4)
+    ballots = encode_users(range(5), mechanism)
     rows = wire_rows(ballots)
     assert [row.tobytes() for row in rows] == [ballot.to_bytes() for ballot in ballots]
-    parsed = parse_rows(rows, ballots.users, CPA, KEY)
+    parsed = parse_rows(rows, ballots.users, mechanism, KEY)
     assert (parsed.ballots.payload == ballots.payload).all()
     assert (parsed.ballots.users == ballots.users).all()
     assert parsed.rows.tolist() == [0, 1, 2, 3, 4]
@@ -351,6 +354,14 @@ def test_errors_do_not_show_the_payload() -> None:
     for text in texts:
         assert payload.hex() not in text
         assert repr(payload)[2:-1] not in text
+
+
+def test_a_shown_ballot_has_no_payload_mac_or_run() -> None:
+    head = (FINGERPRINT, 3, 17, 56)
+    plain = hb.Ballot(*head, bytes(7))
+    full = hb.Ballot(*head, b"payload", mac=b"sixteen byte mac", run=b"run")
+    assert repr(full) == repr(plain)
+    assert repr(Ballots.stack([full])) == repr(Ballots.stack([plain]))
 
 
 def test_a_refusal_can_be_pickled() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import stat
 import subprocess
 import sys
@@ -10,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from hushbit.errors import DamagedFile, InvalidInput
-from hushbit.wire.files import LOCK, new_folder, write_atomic, write_text
+from hushbit.wire.files import (
+    LOCK,
+    atomic_file,
+    new_folder,
+    remove_abandoned,
+    write_atomic,
+    write_text,
+)
 from hushbit.wire.keys import load_secret
 
 FILLING = """
@@ -53,8 +61,21 @@ def test_all_bytes_are_on_the_disk_before_the_file_is_renamed(tmp_path, monkeypa
     write_text(tmp_path / "note", "five!")
     assert steps == [5, "replace", "folder"]
     steps.clear()
-    load_secret(tmp_path / "new" / "folder" / "secret")
-    assert steps == [32]
+    for _ in range(2):
+        load_secret(tmp_path / "new" / "folder" / secrets.token_hex(4))
+    assert steps == [32, 32]
+
+
+def test_only_files_of_killed_writers_are_removed(tmp_path):
+    left, other = tmp_path / ".note.1", tmp_path / ".notes.1"
+    for path in (left, other):
+        path.write_text("half")
+    with atomic_file(tmp_path / "note") as file:
+        remove_abandoned(tmp_path / "note")
+        assert not left.exists()
+        file.write(b"whole")
+    assert (tmp_path / "note").read_bytes() == b"whole"
+    assert other.exists()
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])

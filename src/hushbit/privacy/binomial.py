@@ -45,7 +45,7 @@ def _deviance(count: Floats, mean: float, log_mean: float, excess: Floats) -> Fl
     for order in range(10, 1, -1):
         series = series * near + (-1) ** order / (order * (order - 1))
     by_series = mean * near * near * series
-    by_log = count * np.log1p(np.clip(share, -0.999, 1e3)) - excess
+    by_log = count * np.log1p(np.maximum(share, -0.999)) - excess
     far = count * (np.log(count) - log_mean) - excess
     plain = np.where((share > -0.999) & (share < 1e3), by_log, far)
     return np.where(np.abs(share) < 0.02, by_series, plain)

@@ -278,15 +278,13 @@ def _create_private_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """One transaction that holds the write lock from its first read to its last write."""
+    """One transaction that holds the write lock from its first read to its last write.
+
+    An exception undoes it, because it closes the connection.
+    """
     connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    yield
+    connection.execute("COMMIT")
 
 
 def _digest(number: int, row: LedgerRow, previous: bytes) -> bytes:
