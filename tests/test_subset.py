@@ -12,8 +12,11 @@ from scipy.stats import chi2
 
 import hushbit as hb
 from enumeration import decoded, rounding, stage_outcomes
+from hushbit.encoding.randomized_response import RandomizedResponse
+from hushbit.encoding.stage import StageEncoder
 from hushbit.kernels.count import SUBSET_TAG, choose_blocks
 from hushbit.kernels.words import draw_words, stream
+from hushbit.lattice.points import PointSet
 
 KEY = hb.RoundKey(bytes(32), 3)
 
@@ -123,6 +126,17 @@ def test_estimates_and_their_variance() -> None:
     assert abs(scores.mean()) < 6 / 20
     assert 0.7 < (scores**2).mean() < 1.4
     assert estimate.unbiased
+
+
+def test_points_that_do_not_sum_to_zero_shift_the_mean_as_without_subset() -> None:
+    inner = hb.CPA(dim=8, epsilon_per_bit=1.0, radius=1.0, points=3)
+    points = PointSet(np.array([[-1], [0], [2]]), np.eye(1))
+    stage = StageEncoder(0, points, RandomizedResponse(1.0), "uniform")
+    inner._set(stage_encoders=(stage,))
+    mechanism = hb.Subset(inner, report=2)
+    shifted = inner.decode(inner.empty_counters(True), 1, KEY).mean
+    assert shifted.any()
+    assert np.allclose(mechanism.decode(mechanism.empty_counters(True), 1, KEY).mean, shifted)
 
 
 def test_users_who_agree_at_a_point_leave_no_variance() -> None:

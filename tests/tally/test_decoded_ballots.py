@@ -16,7 +16,7 @@ from hushbit.tally import decoded_ballots as module
 from hushbit.tally.decoded_ballots import DecodedBallots, PackedBallots
 from hushbit.wire.coins import SeededCoins
 from hushbit.wire.keys import RoundKey
-from hushbit.wrappers import Rotated, Subset
+from hushbit.wrappers import NormVote, Rotated, Subset
 
 KEY = RoundKey(b"k" * 32, 5)
 USERS = 40
@@ -101,6 +101,7 @@ def test_decode_each_equals_single_tallies(name, dim):
     else:
         sums = np.stack([decoded_ballots.count(above), decoded_ballots.count(below)])
         assert (sums == -np.rint([rows[above].sum(0), rows[below].sum(0)])).all()
+    assert found.shape == (3, USERS)
     assert (decoded_ballots.score(above, below, None)[2] == 0).all()
 
 
@@ -207,6 +208,20 @@ def test_counting_decoded_ballots_equals_the_tally():
         assert (decoded_ballots.count(accepted) == tally.counters["stage 0"][0]).all()
         assert mechanism.votes.count_decoded(decoded_ballots, ballots, accepted, counters.counters)
         assert (counters.counters["stage 0"] == tally.counters["stage 0"]).all()
+
+
+@pytest.mark.parametrize("points", [2, 4])
+def test_votes_on_the_norm_are_counted_with_decoded_ballots(points):
+    mechanism = NormVote(CPA(64, 0.5, 0.02, points=points), level=0.08, epsilon=1.0, answers=3)
+    ballots, chosen = ballots_of(mechanism), np.arange(USERS) % 3 != 0
+    tally, counters = mechanism.tally(KEY), mechanism.empty_counters(True)
+    decoded_ballots = mechanism.votes.decode_each(ballots, KEY)
+    counted = mechanism.votes.count_decoded(decoded_ballots, ballots, chosen, counters)
+    assert counted == (points == 2)
+    if counted:
+        tally.add_many(ballots[chosen])
+    for name, counter in tally.counters.items():
+        assert (counters[name] == counter).all()
 
 
 def test_ballots_that_are_not_packed_are_left_to_the_tally():

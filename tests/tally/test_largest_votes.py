@@ -10,11 +10,12 @@ import hushbit as hb
 
 ALL = golden_cases.MECHANISMS | golden_cases.OTHERS
 USERS = 300
+SKEWED = [[1.0, 0.0, 0.0], [2.0, 1.0, 0.0], [2.0, 0.0, 1.0]]  # one coordinate of three is large
 SUBTRACTIVE = {
     f"subtractive on {lattice}": hb.CPA(
         dim=24, epsilon_per_bit=1.0, radius=1.0, lattice=lattice, points=16, rounding="subtractive"
     )
-    for lattice in ("A2", "D4", "E8", [[1.0, 0.0], [0.5, 1.0]])
+    for lattice in ("A2", "D4", "E8", [[1.0, 0.0], [0.5, 1.0]], SKEWED)
 }
 
 
