@@ -8,6 +8,7 @@ import pytest
 from hushbit.baselines.mvu import MVU
 from hushbit.baselines.signsgd import SignRR, stochastic_sign_bits
 from hushbit.cpa import CPA
+from hushbit.defence.rules import biased_bits
 from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.words import WORD_TAG
@@ -133,3 +134,14 @@ def test_encode_payload_equals_encode_user(epsilon, options):
         mechanism.encode_user(updates[user], keys.keys[user], coins[user], wanted[user])
     assert np.array_equal(payload, wanted)
     assert not over.any()
+
+
+def test_signs_are_not_taken_for_fair_coins() -> None:
+    """A majority that sends only minus does not make the others suspect."""
+    mechanism = SignRR(64, math.inf, 1.0)
+    updates = np.full((20, 64), -1.0)
+    updates[:5] = 1.0
+    ballots = mechanism.encode_many(updates, KEY.users(range(20)))
+    assert mechanism.votes is not None
+    assert mechanism.votes.fair_bits == 0
+    assert not biased_bits(mechanism, ballots).any()
