@@ -25,6 +25,10 @@ OBSERVERS = ("server", "model")
 class Budget:
     """The most that one user may reveal.
 
+    epsilon, delta  delta is 0 for pure epsilon; a budget per bit is pure
+    per             "bit", "message" (one round) or "run"
+    against         "server" (sees ballots), or "model" (sees only tallies, estimates or models)
+
     >>> print(Budget(4, 1e-5, per="run", against="model"))
     epsilon 4 at delta 1e-05 per run, against those who see only models
     """
@@ -75,7 +79,8 @@ class Budget:
 def honest_voters(honest: float | None, users: int | None) -> int | None:
     """The number of honest voters, given as a number or, as a float, as a share of the users."""
     if honest is None or not isinstance(honest, float):
-        return None if honest is None else check_int("honest", honest, 1)
+        most = None if users is None else check_int("users", users, 1)
+        return None if honest is None else check_int("honest", honest, 1, most)
     if not 0 < honest <= 1 or users is None:
         raise InvalidInput(
             "honest is a number of users, or a share above 0 and at most 1 as a float together "

@@ -256,6 +256,13 @@ def test_the_local_bound_is_never_exceeded() -> None:
         assert guarantee.of_tally(honest, delta=1e-5).epsilon <= local
 
 
+def test_more_than_a_million_honest_voters_count_as_a_million(monkeypatch) -> None:
+    monkeypatch.setattr("hushbit.privacy.central.MAX_HONEST", 50)
+    guarantee = hb.CPA(10, 0.5, 1.0, clip=1.0).guarantee
+    bounds = [guarantee.of_tally(honest, delta=1e-5) for honest in (49, 50, 10**30)]
+    assert bounds[0].epsilon > bounds[1].epsilon == bounds[2].epsilon
+
+
 def test_without_randomized_response_nothing_is_guaranteed() -> None:
     guarantee = hb.CPA(10, math.inf, 1.0, clip=1.0).guarantee
     assert guarantee.of_tally(10**4, delta=1e-5).epsilon == math.inf
@@ -296,6 +303,7 @@ def test_other_mechanisms_are_refused_with_a_reason(mechanism) -> None:
         {"honest": 0},
         {"honest": 2.5},
         {"rounds": -1},
+        {"rounds": 10**400},
         {"delta": 0.0},
         {"delta": 1.0},
         {"relation": "add-remove"},

@@ -139,6 +139,17 @@ def test_only_ballots_are_added(wrong: object) -> None:
     assert state(tally) == before
 
 
+def test_ballots_without_mac_do_not_enter_by_a_merge() -> None:
+    mechanism, key = hb.CPA(14, 0.5, 1.0), hb.RoundKey(bytes(32), 2)
+    strict, open_to_all = mechanism.tally(key, require_mac=True), mechanism.tally(key)
+    open_to_all.add(mechanism.encode([0.0] * 14, key.user(9)))
+    with pytest.raises(hb.InvalidInput, match="require_mac=True"):
+        strict.merge(open_to_all)
+    assert strict.count == 0
+    open_to_all.merge(strict)
+    assert open_to_all.count == 1
+
+
 def test_tallies_that_cannot_be_merged_are_refused() -> None:
     tally = full("two")
     before = state(tally)

@@ -47,6 +47,9 @@ WHOLE_ORDERS = tuple(float(order) for order in range(2, 65))
 MAX_EXPONENT = 100.0
 """Largest order · epsilon: beyond it, what the windows of the kernel leave out may count."""
 
+MAX_HONEST, MAX_ROUNDS = 10**6, 2**53
+"""More honest voters count as this many: a further voter never helps the observer."""
+
 MAX_EPSILON = 30.0
 """Beyond it, beta is too close to one for float64, and the local bound is as good."""
 
@@ -198,6 +201,7 @@ class VoteSums:
 
     def divergences(self, honest: int, relation: str, orders: tuple[float, ...]) -> Floats:
         """Rényi divergences of one tally with so many honest voters, for each order."""
+        honest = min(honest, MAX_HONEST)
         curve = tally_curve(honest, self.epsilon, orders)
         beta = math.tanh(self.epsilon / 2)
         half = relation == "zero-out" and self.private_zero
@@ -230,7 +234,7 @@ class TallyRelease:
 
     def __post_init__(self) -> None:
         check_int("honest", self.honest, 1)
-        check_int("rounds", self.rounds, 0)
+        check_int("rounds", self.rounds, 0, MAX_ROUNDS)
         check_choice("relation", self.relation, RELATIONS)
         if self.sampled is None:
             return

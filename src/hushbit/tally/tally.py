@@ -212,7 +212,11 @@ class Tally:
         if other.round_key != self.round_key:
             raise InvalidInput(
                 f"tallies of rounds {self.round_key.round} and {other.round_key.round}, or of "
-                "different secrets, cannot be merged"
+                "different secrets or runs, cannot be merged"
+            )
+        if self.require_mac and not other.require_mac:
+            raise InvalidInput(
+                "this tally requires MACs and the other does not: make both with require_mac=True"
             )
         if {k: v.shape for k, v in self.counters.items()} != {
             k: v.shape for k, v in other.counters.items()

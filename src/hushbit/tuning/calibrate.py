@@ -63,7 +63,9 @@ def calibrate(
             entry, or with `rotate` any entry with probability below one in a million
     rotate  rotate updates first, so that their entries are alike and the radius can be small
 
-    A pure budget for a message or a run is spent on few bits of each user (`Subset`).
+    A pure budget for a message or a run is spent on few bits of each user (`Subset`). Epsilon per
+    bit is at most 64, and at most 8 against the model: more hardly lowers the variance. A budget
+    against the model takes some seconds.
 
     >>> budget = Budget(4, 0.0, per="message", against="server")
     >>> calibrate(7850, budget, radius=0.05, rotate=False).guarantee.epsilon_per_message()
@@ -75,6 +77,10 @@ def calibrate(
             f"got {type(budget).__name__}"
         )
     voters = honest_voters(honest, users)
+    if rounds is not None and budget.per != "run":
+        raise InvalidInput(f"a budget per {budget.per} counts no rounds: leave out rounds")
+    if honest is not None and budget.against == "server":
+        raise InvalidInput("a budget against the server counts no honest voters: leave out honest")
     times = 1
     if budget.per == "run":
         if rounds is None:

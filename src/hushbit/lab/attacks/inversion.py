@@ -73,6 +73,7 @@ def invert(
     epsilon_per_bit: float,
     ballots: tuple[int, ...] = (1, 10, 100, 1000),
     digits: int = 6,
+    seed: int = 0,
 ) -> Inversion:
     """Reconstruct digits from raw updates, Laplace updates, and T CPA ballots of the same update.
 
@@ -84,7 +85,7 @@ def invert(
     counts = tuple(check_int("ballots", count, 1) for count in ballots)
     if not counts or list(counts) != sorted(set(counts)):
         raise InvalidInput(f"ballots must be ascending numbers such as (1, 10); got {ballots!r}")
-    coins = SeededCoins(0)
+    coins = SeededCoins(seed)
     images, labels, public = _data(dataset, shown)
     flat = images.reshape(shown, -1)
     prior = public.mean(axis=0), np.cov(public.T)
