@@ -731,7 +731,7 @@ class TierTally:
         if np.unique(users).size != users.size:
             raise DamagedFile(f"{path} names a user in two tiers")
         for part, content in zip(self.parts, contents, strict=True):
-            part.fill(content)
+            part.set_content(content)
         self.voters.add(users)
 
     def _part(self, fingerprint: bytes) -> Tally:

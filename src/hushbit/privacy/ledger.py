@@ -77,7 +77,7 @@ class Ledger:
         ledger = Ledger(Path(path), check_nonnegative("wait_seconds", wait_seconds))
         if create:
             ledger._file.create_if_absent()
-        ledger._file.check_pages()
+        ledger._file.check_integrity()
         ledger._file.rows()
         return ledger
 

@@ -156,7 +156,7 @@ class LedgerFile:
                     last = "SELECT id, digest FROM rows ORDER BY id DESC LIMIT 1"
                     self._write_marker(*connection.execute(last).fetchone())
 
-    def check_pages(self) -> None:
+    def check_integrity(self) -> None:
         """Raise DamagedFile if pages and tables of the file are inconsistent."""
         with self._connection() as connection:
             finding = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]

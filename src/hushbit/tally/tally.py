@@ -246,10 +246,10 @@ class Tally:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Fill this empty tally from a file that `save` wrote for the same mechanism and key."""
         (content,) = read_tallies(path, [self])
-        self.fill(content)
+        self.set_content(content)
 
-    def fill(self, content: "TallyContent") -> None:
-        """Fill this empty tally with the checked content of a file."""
+    def set_content(self, content: "TallyContent") -> None:
+        """Set counters and voters of this empty tally to the checked content of a file."""
         with self._updating():
             for name, array in self.counters.items():
                 array[...] = content.counters[name]
