@@ -226,6 +226,16 @@ def test_clipping_never_leaves_a_longer_vector(values: list[float], clip: float)
     assert clip_l2(before, None) is before
 
 
+def test_clipping_an_update_whose_square_overflows_keeps_its_direction() -> None:
+    small = np.array([3.0, -4.0, 0.0])
+    before = np.array([small * 4e307, small, small * 1e160])
+    after = clip_l2(before, 10.0)
+    assert np.allclose(after[0], [6.0, -8.0, 0.0], rtol=2e-6)
+    assert np.allclose(after[2], [6.0, -8.0, 0.0], rtol=2e-6)
+    assert (after[1] == before[1]).all()
+    assert (np.linalg.norm(after, axis=1) <= 10.0).all()
+
+
 def test_guarantees() -> None:
     plain = hb.CPA(dim=100, epsilon_per_bit=0.5, radius=1.0, points=8).guarantee
     assert plain.epsilon_per_bit == 0.5
@@ -247,10 +257,9 @@ def test_guarantees() -> None:
     assert hb.CPA(**GOOD, points=4, clip=1.0).guarantee.rho is None
 
 
-def test_updates_that_overflow_when_clipped_are_refused() -> None:
+def test_updates_whose_square_overflows_are_clipped() -> None:
     mechanism = hb.CPA(**GOOD, clip=1.0)
-    with pytest.raises(hb.InvalidInput, match="too large"):
-        mechanism.encode(np.full(6, 1e300), KEY.user(1))
+    assert mechanism.encode(np.full(6, 1e300), KEY.user(1)).overloaded == 0
     assert mechanism.encode(np.full(6, 3e38, dtype=np.float32), KEY.user(1)).overloaded == 0
 
 

@@ -134,8 +134,9 @@ def check_updates(name: str, value: Any, dim: int, *, many: bool) -> NDArray[np.
     matrix = np.ascontiguousarray(array.reshape(-1, dim))
     if not np.isfinite(matrix).all():
         row = int(np.argmin(np.isfinite(matrix).all(axis=1)))
+        place = f"row {row} holds" if many else "it holds"
         raise NotFinite(
-            f"{name} must be finite; row {row} holds NaN or infinity: "
-            "drop that user or fix its training before encoding"
+            f"{name} must be finite; {place} NaN or infinity: "
+            f"{'drop that user or ' if many else ''}fix the training before encoding"
         )
     return matrix

@@ -94,6 +94,8 @@ class StagedCPA(Mechanism):
         """Check the parameters, then build stages and quantizer."""
         check_choice("preset", self.preset, DECODERS)
         lattice = self.lattice
+        if lattice is None:
+            raise InvalidInput("lattice must be Z, A2, D4, E8 or a generator matrix; got None")
         if not isinstance(lattice, str):
             lattice = check_finite("lattice", lattice).tolist()
         rounding = DEFAULT_ROUNDING[self.preset] if self.rounding is None else self.rounding

@@ -96,7 +96,7 @@ def test_writer_that_waits_too_long_is_refused(ledger: Ledger) -> None:
     other = sqlite3.connect(ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     impatient = Ledger.open(ledger.path, wait_seconds=0.01)
-    with pytest.raises(DamagedFile, match="locked"):
+    with pytest.raises(DamagedFile, match=r"locked by another process, .* within 0.01 seconds"):
         charge(impatient, "ann", TENTH)
     other.close()
     charge(impatient, "ann", TENTH)
@@ -138,3 +138,9 @@ def test_the_fields_of_stored_rows(ledger: Ledger) -> None:
     assert limit[1:] == ("limit", "ann", "", 0, "", "", 0, "2.0", "0.0")
     assert ballot[1:6] == ("ballot", "ann", "0a", 7, "cpa")
     assert ballot[7:] == (1, "", "")
+
+
+def test_ledger_in_a_missing_folder_names_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(DamagedFile, match=r"there is no folder .*nowhere") as caught:
+        Ledger.open(tmp_path / "nowhere" / "ledger.db")
+    assert ".new" not in str(caught.value)

@@ -1,6 +1,7 @@
 """Tallies: adding and merging are exact and commute; invalid ballots change nothing."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -164,3 +165,20 @@ def test_tallies_that_cannot_be_merged_are_refused() -> None:
     for wrong in (b"key", None, KEY.user(1)):
         with pytest.raises(hb.InvalidInput, match="RoundKey"):
             MECHANISMS["two"].tally(wrong)  # type: ignore[arg-type]
+
+
+def test_file_of_ballots_without_mac_does_not_enter_a_strict_tally(tmp_path: Path) -> None:
+    mechanism, key = hb.CPA(10, 0.5, 1.0), hb.RoundKey(secret=bytes(32), round=1)
+    files = {}
+    for required in (False, True):
+        tally = mechanism.tally(key, require_mac=required)
+        ballot = mechanism.encode([0.0] * 10, key.user(1), hb.SeededCoins(1))
+        tally.add(hb.Ballot.from_bytes(ballot.to_bytes(key.user(1))))
+        files[required] = tmp_path / f"{required}.tally"
+        tally.save(files[required])
+    with pytest.raises(hb.InvalidInput, match="without a MAC"):
+        mechanism.tally(key, require_mac=True).load(files[False])
+    for file, required in ((files[True], True), (files[True], False), (files[False], False)):
+        loaded = mechanism.tally(key, require_mac=required)
+        loaded.load(file)
+        assert loaded.count == 1

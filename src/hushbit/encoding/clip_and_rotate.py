@@ -13,7 +13,6 @@ from functools import lru_cache
 import numpy as np
 
 from hushbit.checks import Floats
-from hushbit.errors import InvalidInput
 from hushbit.kernels import Reals
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.hadamard import rotate_rows, transform
@@ -29,10 +28,13 @@ def clip_l2(updates: Reals, clip: float | None) -> Reals:
     if clip is None:
         return updates
     norms = np.sqrt(np.einsum("ud,ud->u", updates, updates, dtype=np.float64))
-    if not np.isfinite(norms).all():
-        raise InvalidInput("updates are too large to be clipped: scale them down first")
     largest = clip * (1 - 1e-6)
     exceeds = norms > largest
+    if np.isinf(norms).any():  # a square overflowed: scale the entries of these rows to at most 1
+        huge = np.isinf(norms)
+        updates = updates.copy()
+        updates[huge] /= np.abs(updates[huge]).max(axis=1, keepdims=True)
+        norms[huge] = np.linalg.norm(updates[huge], axis=1)
     if not exceeds.any():
         return updates
     scaled = updates.copy()

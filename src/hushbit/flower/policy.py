@@ -2,7 +2,7 @@
 
 import math
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -140,10 +140,12 @@ class Policy:
             raise InvalidInput(f"the policy {path} has unknown names: {sorted(set(given) - known)}")
         if isinstance(given.get("ledger"), str) and given["ledger"]:
             given["ledger"] = Path(path).absolute().parent / given["ledger"]
-        try:
-            return cls(**given)
-        except TypeError as error:
-            raise InvalidInput(f"the policy {path} is incomplete: {error}") from None
+        missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in given]
+        if missing:
+            raise InvalidInput(
+                f"the policy {path} lacks {', '.join(missing)}: limits have no defaults"
+            )
+        return cls(**given)
 
     def check_description(self, description: Any) -> None:
         """Refuse a description beyond the limits, before a mechanism is built from it."""

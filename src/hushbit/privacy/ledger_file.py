@@ -110,6 +110,10 @@ class LedgerFile:
         """
         if self.marker.exists() or self.path.exists():
             return
+        if not self.path.parent.is_dir():
+            raise DamagedFile(
+                f"The ledger {self.path} cannot be created: there is no folder {self.path.parent}."
+            )
         draft = self.path.with_name(f"{self.path.name}.{secrets.token_hex(8)}.new")
         try:
             _create_private_file(draft, b"")  # SQLite gives the journal the same mode
@@ -177,6 +181,12 @@ class LedgerFile:
                 self._check_header(connection)
                 yield connection
         except (sqlite3.Error, UnicodeDecodeError, OSError) as error:
+            if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                raise DamagedFile(
+                    f"The ledger {self.path} is locked by another process, which did not finish "
+                    f"within {self.wait_seconds:g} seconds. Nothing was acknowledged, so send "
+                    "nothing. Try again, or pass a larger wait_seconds."
+                ) from error
             raise DamagedFile(
                 f"The ledger {self.path} cannot be used: {error}. Nothing was acknowledged, so "
                 "send nothing. Check that the file is a ledger and that the disk is writable."
@@ -203,8 +213,8 @@ class LedgerFile:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if application_id != APPLICATION_ID:
             raise DamagedFile(
-                f"{self.path} is not a ledger (application id {application_id:#x}); "
-                "give another path."
+                f"{self.path} is not a ledger (application id {application_id:#x}). If it was "
+                "one, it was emptied or overwritten: restore a copy. Otherwise give another path."
             )
         if version != VERSION:
             raise DamagedFile(

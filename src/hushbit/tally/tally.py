@@ -319,7 +319,8 @@ def save_tallies(path: str | os.PathLike[str], tallies: Sequence[Tally]) -> None
         tally.check_consistent()
     head = HEAD.pack(MAGIC, FORMAT, key.key_id, key.round, len(tallies))
     for tally in tallies:
-        head += PART_HEAD.pack(tally.mechanism.fingerprint, _layout(tally), tally.count)
+        layout = _layout(tally, require_mac=tally.require_mac)
+        head += PART_HEAD.pack(tally.mechanism.fingerprint, layout, tally.count)
     with atomic_file(target) as file:
         mac = hmac.new(key.tally_key, digestmod="sha256")
         for part in itertools.chain([head], *map(_body, tallies)):
@@ -378,7 +379,12 @@ def _check_head(head: bytes, tallies: Sequence[Tally], source: Path) -> list[int
     for tally, found in zip(tallies, PART_HEAD.iter_unpack(head[HEAD.size :]), strict=True):
         if found[0] != tally.mechanism.fingerprint:
             raise InvalidInput(f"{source} belongs to another mechanism than {tally.mechanism!r}")
-        if found[1] != _layout(tally):
+        if tally.require_mac and found[1] == _layout(tally, require_mac=False):
+            raise InvalidInput(
+                f"{source} may count ballots without a MAC and this tally requires MACs: load it "
+                "into a tally that does not"
+            )
+        if found[1] not in {_layout(tally, require_mac=mac) for mac in (True, False)}:
             raise DamagedFile(f"{source} does not contain the counters of this tally")
         voters.append(found[2])
     return voters
@@ -401,9 +407,10 @@ def _content(tally: Tally, count: int, data: bytes, source: Path) -> TallyConten
     return TallyContent(voters, counters)
 
 
-def _layout(tally: Tally) -> bytes:
-    """Eight bytes that identify the names and shapes of the counters."""
-    text = json.dumps([[name, counter.shape] for name, counter in tally.counters.items()])
+def _layout(tally: Tally, *, require_mac: bool) -> bytes:
+    """Eight bytes that identify the names and shapes of the counters, and required MACs."""
+    shapes: list[Any] = [[name, counter.shape] for name, counter in tally.counters.items()]
+    text = json.dumps([*shapes, "require_mac"] if require_mac else shapes)
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
