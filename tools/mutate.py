@@ -4,26 +4,33 @@
 
 A mutant changes a comparison, operator, condition or number, or removes a statement. Compiled
 functions, annotations, texts and arguments of errors are not changed. The tests of each mutant run
-in a copy of the repository. A mutant that survives shows that a test is missing.
+in a copy of the repository: first those that reach the changed line, the quickest first, then, if
+they pass, all tests of the changed file. A mutant that survives shows that a test is missing.
 """
 
 import argparse
 import ast
+import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter, namedtuple
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from copy import copy
+from functools import cache, partial
 from pathlib import Path
-from queue import Queue
 from typing import Any
+
+import coverage
+import hypothesis  # noqa: F401  imported once here, not again by the processes of all mutants
+import numba  # noqa: F401
+import pytest
+import scipy.stats  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "hushbit"
@@ -47,7 +54,7 @@ REMOVABLE = (ast.Expr, ast.AugAssign, ast.Raise, ast.Continue, ast.Break)
 UNCHANGED_FIELDS = {"annotation", "returns", "decorator_list", "exc", "cause"}
 
 
-Mutant = namedtuple("Mutant", "path line change source")
+Mutant = namedtuple("Mutant", "path lines title source")
 
 
 def replacements(node: ast.AST, field: str) -> Iterator[ast.AST]:
@@ -73,43 +80,121 @@ def replacements(node: ast.AST, field: str) -> Iterator[ast.AST]:
 
 
 def mutants(path: Path) -> Iterator[Mutant]:
-    """All mutants of a file."""
+    """All mutants of a file. `lines` is empty outside of functions, which run on import."""
     tree = ast.parse(path.read_text())
 
-    def visit(node: ast.AST) -> Iterator[Mutant]:
+    def visit(node: ast.AST, start: int, inside: bool) -> Iterator[Mutant]:
         compiled = any("njit" in ast.unparse(d) for d in getattr(node, "decorator_list", []))
         if compiled or isinstance(node, ast.JoinedStr) or getattr(node, "arg", "") == "strict":
             return
         for field, value in ast.iter_fields(node):
             children: list[Any] = value if isinstance(value, list) else [value]
+            in_function = inside or (field == "body" and isinstance(node, ast.FunctionDef))
             for place, child in enumerate(children):
                 if field in UNCHANGED_FIELDS or not isinstance(child, ast.AST):
                     continue
+                first = child.lineno if isinstance(child, ast.stmt) else start
                 for new in replacements(child, field):
                     children[place] = ast.copy_location(new, child)
                     setattr(node, field, children if isinstance(value, list) else new)
                     change = f"{ast.unparse(child)}  ->  {ast.unparse(new)}".replace("\n", " ")
-                    yield Mutant(path, child.lineno, change[:150], ast.unparse(tree))
+                    title = f"{path.relative_to(SOURCE)}:{child.lineno}  {change[:150]}"
+                    lines = range(first, child.end_lineno + 1) if in_function else ()
+                    yield Mutant(path, lines, title, ast.unparse(tree))
                     children[place] = child
                     setattr(node, field, value)
-                yield from visit(child)
+                yield from visit(child, first, in_function)
 
-    yield from visit(tree)
+    yield from visit(tree, 1, False)
 
 
-def run_tests(tree: Path, tests: str, seconds: float | None = None) -> str:
-    """Run tests in a copy of the tree; "survived" if they pass, else "killed" or "timeout"."""
-    options: Any = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
-    options["env"] = os.environ | {"PYTHONPATH": f"{tree}/src", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = f"-m pytest -x -q -p no:cacheprovider --hypothesis-seed=0 {tests}".split()
-    options |= {"cwd": tree / "tests", "start_new_session": True}
-    process = subprocess.Popen([sys.executable, *command], **options)
-    try:
-        return "killed" if process.wait(seconds) else "survived"
-    except subprocess.TimeoutExpired:
+class Durations:
+    """A plugin of pytest that writes the seconds of each test to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.seconds = file, Counter[str]()
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add the duration of a test, its setup or its teardown."""
+        self.seconds[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the durations."""
+        self.file.write_text(json.dumps(self.seconds))
+
+
+def run_tests(tree: Path, tests: Iterable[str], seconds: float | None, *plugins: Any) -> int:
+    """Run tests in a copy of the tree; returns pytest's exit status, or -9 after the time limit."""
+
+    def child() -> None:
+        os.setsid()
+        os.chdir(tree)
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        os.environ |= {"PYTHONPATH": f"{tree}/src", "PYTHONDONTWRITEBYTECODE": "1"}
+        sys.path.insert(0, f"{tree}/src")
+        sys.dont_write_bytecode = True
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+        os._exit(pytest.main([*options, *tests], plugins))
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(seconds)
+    if process.exitcode is None:
         os.killpg(process.pid, signal.SIGKILL)  # the tests and all processes that they started
-        process.wait()
-        return "timeout"
+        process.join()
+    return int(process.exitcode)
+
+
+def tests_of(path: Path) -> tuple[str, ...]:
+    """The arguments of pytest that select the tests of a file."""
+    name = path.relative_to(SOURCE)
+    tests = TESTS.get(name.as_posix()) or TESTS[name.parts[0]]
+    return tuple(word if word.startswith("-") else f"tests/{word}" for word in tests.split())
+
+
+@cache
+def traced(tree: Path, tests: tuple[str, ...]) -> tuple[dict[str, float], coverage.CoverageData]:
+    """The seconds of each test, and which tests reach which lines."""
+    record = tree / f"traced{abs(hash(tests))}"
+    os.environ["COVERAGE_FILE"] = f"{record}.coverage"
+    options = ["--cov=hushbit", "--cov-context=test", "--cov-report=", "--cov-config=/dev/null"]
+    if run_tests(tree, [*options, *tests], None, Durations(record)):
+        raise SystemExit(f"these tests fail without a mutant: {' '.join(tests)}")
+    data = coverage.CoverageData(f"{record}.coverage")
+    data.read()
+    return json.loads(record.read_text()), data
+
+
+def reaching_tests(tree: Path, mutant: Mutant) -> tuple[list[str], float, float]:
+    """The tests that reach a mutant, the quickest first, and seconds: of these and of all tests."""
+    seconds, data = traced(tree, tests_of(mutant.path))
+    by_line = data.contexts_by_lineno(str(tree / mutant.path.relative_to(ROOT)))
+    contexts = (c for line in mutant.lines or by_line for c in by_line.get(line, ()))
+    found = {c.rpartition("|")[0] for c in contexts} & seconds.keys()
+    ordered = sorted(found, key=seconds.__getitem__)
+    return ordered, sum(map(seconds.__getitem__, found)), sum(seconds.values())
+
+
+def run_mutant(folder: str, job: tuple[Mutant, tuple[list[str], float, float]]) -> str:
+    """The result of one mutant: killed, timeout or survived."""
+    mutant, (reaching, seconds, seconds_of_all) = job
+    tree = Path(folder, str(os.getpid()))
+    if not tree.exists():
+        copy_repository(tree)
+    changed = tree / mutant.path.relative_to(ROOT)
+    changed.write_text(mutant.source)
+    # 0: tests pass; 4 and 5: the mutant changed the names of tests.
+    status = run_tests(tree, reaching, 20 + 5 * seconds) if reaching else 0
+    if status in (0, 4, 5):
+        status = run_tests(tree, tests_of(mutant.path), 30 + 3 * seconds_of_all)
+    shutil.copy2(mutant.path, changed)
+    return {0: "survived", -signal.SIGKILL: "timeout"}.get(status, "killed")
+
+
+def copy_repository(tree: Path) -> None:
+    """Copy the repository with the caches of compiled functions."""
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "*.pyc", "results"))
 
 
 def main() -> None:
@@ -124,29 +209,17 @@ def main() -> None:
     found = [mutant for file in files for mutant in mutants(file)]
     chosen = random.Random(options.seed).sample(found, min(options.count, len(found)))
     print(f"{len(chosen)} of {len(found)} mutants of {len(files)} files", flush=True)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
-        trees: Queue[Path] = Queue()
-        ignored = shutil.ignore_patterns(".*", "*.pyc", "results")
-        for number in range(options.workers):  # the caches of compiled functions are copied too
-            trees.put(shutil.copytree(ROOT, Path(folder, str(number)), ignore=ignored))
-        seconds_limit: dict[str, float] = {}
-
-        def run_mutant(mutant: Mutant) -> str:
-            tree, name = trees.get(), mutant.path.relative_to(SOURCE)
-            tests = TESTS.get(name.as_posix()) or TESTS[name.parts[0]]
-            began = time.monotonic()
-            if tests not in seconds_limit and run_tests(tree, tests) != "survived":
-                trees.put(tree)
-                raise SystemExit(f"these tests fail without a mutant: {tests}")
-            seconds_limit.setdefault(tests, 30 + 3 * (time.monotonic() - began))
-            (tree / "src/hushbit" / name).write_text(mutant.source)
-            result = run_tests(tree, tests, seconds_limit[tests])
-            shutil.copy2(mutant.path, tree / "src/hushbit" / name)
-            trees.put(tree)
-            print(f"{result:8} {name}:{mutant.line}  {mutant.change}", flush=True)
-            return result
-
-        print(dict(Counter(pool.map(run_mutant, chosen))))
+    with tempfile.TemporaryDirectory() as folder:
+        copy_repository(tree := Path(folder, "traced"))
+        jobs = [(mutant, reaching_tests(tree, mutant)) for mutant in chosen]
+        counts: Counter[str] = Counter()
+        with ProcessPoolExecutor(options.workers, multiprocessing.get_context("fork")) as pool:
+            for mutant, result in zip(
+                chosen, pool.map(partial(run_mutant, folder), jobs), strict=True
+            ):
+                counts[result] += 1
+                print(f"{result:8} {mutant.title}", flush=True)
+    print(dict(counts))
 
 
 if __name__ == "__main__":
