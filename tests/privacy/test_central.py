@@ -12,18 +12,24 @@ from hypothesis import strategies as st
 import hushbit as hb
 from hushbit.baselines import Laplace, SignRR
 from hushbit.errors import InvalidInput
-from hushbit.kernels.vote_sums import vote_sum_excess, vote_sum_law
+from hushbit.kernels.vote_sums import reference_excess, vote_sum_excess, vote_sum_law
+from hushbit.privacy import central
 from hushbit.privacy.central import (
     ORDERS,
     OUTSIDE,
+    WHOLE_ORDERS,
+    TallyCurve,
     TallyRelease,
     VoteSums,
     _ExcessOfOrder,
+    _sampled_divergences,
     bound_of_tallies,
     epsilon_of_orders,
+    interval_bounds,
     splits,
     tally_curve,
 )
+from hushbit.privacy.renyi import epsilon_of_zcdp
 from hushbit.wrappers import NormVote
 
 SPEC_ORDERS = tuple(order for order in ORDERS if 1.05 <= order <= 256)
@@ -141,7 +147,19 @@ def test_one_voter_has_the_divergence_of_a_single_vote() -> None:
 
 def test_no_order_lies_where_the_excess_need_not_be_convex() -> None:
     assert not [order for order in ORDERS if 2 < order < 3]
-    assert list(ORDERS) == sorted(ORDERS)
+    assert list(ORDERS) == sorted(set(ORDERS))
+
+
+@pytest.mark.parametrize("rho", np.geomspace(7e-7, 100, 30).tolist())
+def test_the_grid_of_orders_costs_little(rho: float) -> None:
+    """A divergence of rho times the order, compared with the best of all orders."""
+    orders = np.array(ORDERS)
+    best = epsilon_of_zcdp(rho, 1e-5)
+    assert best <= epsilon_of_orders(orders, rho * orders, 1e-5) * (1 + 1e-9) <= 1.05 * best
+
+
+def test_epsilon_of_orders_is_never_negative() -> None:
+    assert epsilon_of_orders(np.array(ORDERS), np.zeros(len(ORDERS)), 0.5) == 0.0
 
 
 @pytest.mark.parametrize("others", [0, 1, 255, 256, 257, 999, 12_345, 999_999])
@@ -346,3 +364,136 @@ def test_what_the_windows_leave_out_is_added(order: float) -> None:
     ):
         inside = vote_sum_excess(*laws[0], order, step)
         assert excess(step) == inside + OUTSIDE * most
+
+
+def test_few_others_are_split_in_every_way() -> None:
+    assert splits(128, 64) == [(plus, 128 - plus) for plus in range(129)]
+    assert len(splits(129, 64)) == 64
+    assert splits(0, 64) == [(0, 0)]
+
+
+@pytest.mark.parametrize("honest", [1, 2, 5])
+@pytest.mark.parametrize("order", [1.5, 2.0, 8.0])
+def test_the_ratio_is_the_supremum_over_all_steps(honest: int, order: float) -> None:
+    """D / step² on a fine grid of steps and over all splits, by the definition of the excess."""
+    epsilon = 2.0
+    a, beta = 1 / (1 + math.exp(epsilon)), math.tanh(epsilon / 2)
+    best = 0.0
+    for step in beta * np.linspace(0, 1, 101):
+        excess = max(
+            reference_excess(plus, honest - 1 - plus, a, order, step) for plus in range(honest)
+        )
+        value = math.log1p(step**2 * excess) / step**2 if step else excess
+        best = max(best, value / (order - 1))
+    found = tally_curve(honest, epsilon).per_square[ORDERS.index(order)]
+    assert best * (1 - 1e-9) <= found <= best * 1.003
+
+
+def test_bounds_between_steps_cover_the_chord() -> None:
+    """A convex excess between three steps: its chord at every place is bounded."""
+    steps, excess = np.array([0.0, 0.2, 0.5]), np.array([3.0, 1.0, 4.0])
+    bounds = interval_bounds(3.0, steps, excess)
+    for number, bound in enumerate(bounds.tolist()):
+        place = np.linspace(steps[number], steps[number + 1], 5000)[1:]
+        chord = np.interp(place, steps, excess)
+        attained = float((np.log1p(place**2 * chord) / place**2).max()) / 2
+        assert attained <= bound <= attained * 1.02
+
+
+def test_epsilons_and_orders_beyond_the_stated_limits_have_no_bound() -> None:
+    assert np.isinf(tally_curve(2, 30.5).per_square).all()
+    assert np.isinf(tally_curve(2, 30.5).largest).all()
+    for epsilon, finite in ((30.0, 3.0), (25.0, 4.0), (10.0, 10.0)):
+        curve = tally_curve(2, epsilon)
+        for values in (curve.per_square, curve.largest):
+            assert (np.isfinite(values) == (curve.orders <= finite)).all()
+
+
+@pytest.mark.parametrize(
+    ("honest", "counted"), [(999_999, 999_999), (10**6, 10**6), (10**9, 10**6)]
+)
+def test_a_million_honest_voters_are_counted(honest, counted, monkeypatch) -> None:
+    seen = []
+
+    def curve(honest, epsilon, orders):
+        seen.append(honest)
+        return TallyCurve(np.array(orders), np.ones(len(orders)), np.ones(len(orders)))
+
+    monkeypatch.setattr(central, "tally_curve", curve)
+    VoteSums(0.5, 4, None, True, extra=(0.2,)).divergences(honest, "replace", ORDERS)
+    assert seen == [counted, counted]
+
+
+def test_what_a_message_adds_to_the_divergence(monkeypatch) -> None:
+    """With c = 2 and g = 5 for every order: votes, clip, relation and further votes."""
+
+    def curve(honest, epsilon, orders):
+        size = len(orders)
+        return TallyCurve(np.array(orders), np.full(size, 2.0), np.full(size, 5.0))
+
+    monkeypatch.setattr(central, "tally_curve", curve)
+
+    def divergence(relation="replace", votes=100, ratio=None, private_zero=True, extra=()):
+        sums = VoteSums(1.0, votes, ratio, private_zero, extra)
+        found = sums.divergences(10, relation, ORDERS)
+        assert found.shape == (len(ORDERS),)
+        assert (found == found[0]).all()
+        return float(found[0])
+
+    beta = math.tanh(0.5)
+    assert divergence() == 500
+    assert divergence(extra=(0.2, 0.3)) == 510
+    assert divergence("zero-out", private_zero=False) == 500
+    assert divergence("zero-out") == pytest.approx(100 * 2 * (beta / 2) ** 2, rel=1e-12)
+    assert divergence(ratio=3.0) == pytest.approx(2 * (3 * beta) ** 2, rel=1e-5)
+    assert divergence("zero-out", ratio=3.0) == pytest.approx(2 * (1.5 * beta) ** 2, rel=1e-5)
+    assert divergence("zero-out", ratio=3.0, private_zero=False) == divergence(ratio=3.0)
+    assert divergence(ratio=1e3) == 500
+    # The clip is rounded: its square may be exceeded by a few millionths.
+    assert 1 + 2e-6 < divergence(ratio=3.0) / (2 * (3 * beta) ** 2) < 1 + 5e-6
+    # A probability is a multiple of 2^-32, so p - q of each entry may be off by 2^-31.
+    tiny = 2.0**-16 / beta
+    assert divergence(votes=2**30, ratio=tiny) == pytest.approx(2 * (2 * 2.0**-16) ** 2, rel=1e-5)
+
+
+def test_limits_of_rounds_and_voters() -> None:
+    sums = VoteSums(0.5, 10, 1.0, True)
+    assert TallyRelease(sums, 1, 2**53).rounds == 2**53
+    assert TallyRelease(sums, 1, 0).rounds == 0
+    for honest, rounds in ((1, 2**53 + 1), (0, 1)):
+        with pytest.raises(InvalidInput):
+            TallyRelease(sums, honest, rounds)
+    assert TallyRelease(sums, 10).rounds == 1
+
+
+def test_nothing_is_learned_from_no_tally() -> None:
+    bound = bound_of_tallies([], 1e-5)
+    assert (bound.epsilon, bound.delta) == (0.0, 1e-5)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 1.0])
+def test_the_bound_for_sampled_users_is_the_sum_of_the_theorem(share: float) -> None:
+    """Theorem 9 of Wang, Balle, Kasiviswanathan, term by term, for finite epsilon(infinity)."""
+    divergences = 0.02 * np.array(WHOLE_ORDERS)
+    found = _sampled_divergences(divergences, share)
+    for place in (0, 1, 5, 30):
+        order = place + 2
+        second = float(divergences[0])
+        total = 1 + share**2 * math.comb(order, 2) * min(
+            4 * math.expm1(second), 2 * math.exp(second)
+        )
+        for j in range(3, order + 1):
+            part = 2 * math.exp((j - 1) * float(divergences[j - 2]))
+            total += share**j * math.comb(order, j) * part
+        assert found[place] == pytest.approx(math.log(total) / (order - 1), rel=1e-9)
+    large = _sampled_divergences(np.full(len(WHOLE_ORDERS), 5.0), share)
+    assert large[0] == pytest.approx(math.log1p(2 * share**2 * math.exp(5.0)), rel=1e-9)
+
+
+def test_sampling_never_raises_a_divergence() -> None:
+    sums = VoteSums(0.5, 10, 3.0, True)
+    drawn, known = (TallyRelease(sums, 20, 3, sampled=share) for share in (0.99, None))
+    assert (drawn.divergences(WHOLE_ORDERS) <= known.divergences(WHOLE_ORDERS)).all()
+    assert (drawn.divergences(ORDERS) == known.divergences(ORDERS)).all()
+    few = TallyRelease(sums, 20, 3, sampled=0.01).divergences(WHOLE_ORDERS)
+    assert (few[:5] < 0.1 * known.divergences(WHOLE_ORDERS)[:5]).all()

@@ -105,6 +105,18 @@ def test_decode_each_equals_single_tallies(name, dim):
     assert (decoded_ballots.score(above, below, None)[2] == 0).all()
 
 
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 16, 63, 64, 65])
+def test_signs_of_payloads_of_every_size_are_counted(size):
+    """Payloads without words: a bit of 1 is y = 1; counters hold minus the sum of y."""
+    payload = np.random.default_rng(size).integers(0, 256, (USERS, size), dtype=np.uint8)
+    dim = 8 * size - 3
+    bits = np.unpackbits(payload, axis=1, bitorder="little")[:, :dim].astype(np.int64)
+    packed = PackedBallots.of_payload(payload, dim, 1.5, 0.5)
+    assert (packed.users, packed.dim, packed.max_score, packed.max_entry) == (USERS, dim, 1.5, 0.5)
+    for chosen in (np.ones(USERS, bool), np.arange(USERS) % 3 == 0, np.zeros(USERS, bool)):
+        assert (packed.count(chosen) == (1 - 2 * bits[chosen]).sum(axis=0)).all()
+
+
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_ballots_of_another_width_are_not_decoded(name):
     wide, narrow = MECHANISMS[name](203), CPA(8, 0.5, 0.02)

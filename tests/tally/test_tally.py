@@ -90,6 +90,23 @@ def test_refusals_change_nothing(parts: dict[str, object], reason: str) -> None:
         assert tally.count == USERS + 1
 
 
+def test_ballots_of_another_run_are_refused() -> None:
+    """Runs have other keys, so the words of their ballots differ."""
+    mechanism = hb.CPA(14, 0.5, 1.0)
+    keys = [hb.RoundKey(bytes(32), 2, run=run) for run in (b"one", b"two")]
+    tally = mechanism.tally(keys[0])
+    wrong = mechanism.encode([0.0] * 14, keys[1].user(9))
+    for add in (lambda: tally.add(wrong), lambda: tally.add_many(Ballots.stack([wrong]))):
+        with pytest.raises(hb.RefusedBallot) as caught:
+            add()
+        assert caught.value.reason == "run"
+    assert tally.count == 0
+    tally.add(mechanism.encode([0.0] * 14, keys[0].user(9)))
+    with pytest.raises(hb.InvalidInput, match="runs"):
+        tally.merge(mechanism.tally(keys[1]))
+    assert tally.count == 1
+
+
 def test_padding_inside_a_nested_ballot() -> None:
     ballot = BALLOTS["nested"][0]
     raw = bytearray(ballot.payload)

@@ -106,7 +106,7 @@ def remove_abandoned(target: Path) -> None:
         with suppress(OSError), lock.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while the writer is alive
             if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(left)
             else:
                 left.unlink()
 
