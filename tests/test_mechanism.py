@@ -10,6 +10,7 @@ import pytest
 import hushbit as hb
 from golden_cases import MECHANISMS, OTHERS
 from hushbit import baselines
+from hushbit.mechanism import check_width
 from hushbit.registry import MECHANISMS as CLASSES
 from hushbit.registry import mechanism_by_name
 from hushbit.wrappers import NormVote
@@ -131,3 +132,32 @@ def test_tiers_have_the_methods_of_a_mechanism() -> None:
     assert [one.epsilon_per_bit for one in tiers.guarantees] == [0.5, 2.0]
     with pytest.raises(hb.InvalidInput, match="tier"):
         tiers.encode(np.zeros(4), KEY.user(1), tier=2)
+
+
+def test_options_of_an_estimate_are_those_of_its_decoder() -> None:
+    tally = CPA.tally(KEY)
+    tally.add(CPA.encode(np.ones(4), KEY.user(1)))
+    paper = CPA.estimate(tally, decoder="paper")
+    assert not paper.unbiased
+    assert CPA.estimate(tally).unbiased
+    for options in ({"size": 3}, {"decoder": "paper", "size": 3}):
+        with pytest.raises(hb.InvalidInput, match="CPA has no option size"):
+            CPA.estimate(tally, **options)
+
+
+def test_a_tally_has_a_histogram_and_takes_ballots_without_mac_by_default() -> None:
+    mechanism = hb.CPA(4, 0.5, 1.0, points=4)
+    tally = mechanism.tally(KEY)
+    assert not tally.require_mac
+    tally.add(mechanism.encode(np.zeros(4), KEY.user(1)))
+    assert mechanism.estimate(tally).histograms
+
+
+@pytest.mark.parametrize("dim", [7, 8, 9, 16])
+def test_only_ballots_of_the_width_are_read(dim: int) -> None:
+    mechanism = hb.CPA(dim, 0.5, 1.0)
+    ballots = mechanism.encode_many(np.zeros((3, dim)), KEY.users([1, 2, 3]))
+    check_width(ballots, dim)
+    for bits in (dim - 1, dim + 1):
+        with pytest.raises(hb.RefusedBallot, match=f"has {bits} bits"):
+            check_width(ballots, bits)

@@ -187,12 +187,6 @@ class Tally:
         """Refuse ballots of another mechanism, round, run or size, and wrong MACs or payloads."""
         self._check_header(ballots)
         self._check_mac(ballots.macs)
-        shape = (len(ballots), (ballots.bits + 7) // 8)
-        payload = ballots.payload
-        if payload.dtype != np.uint8 or payload.shape != shape or ballots.users.ndim != 1:
-            raise RefusedBallot(
-                "length", f"the payloads must be bytes of shape {shape}; got {payload.shape}"
-            )
         if ballots.macs is not None:
             valid = valid_macs(ballots, self.round_key.users(ballots.users))
             if not valid.all():
@@ -201,7 +195,7 @@ class Tally:
                     "forged",
                     f"the MAC of user {user}'s ballot was not computed with that user's key",
                 )
-        self.mechanism.check_payload(payload)
+        self.mechanism.check_payload(ballots.payload)
 
     def check_mergeable(self, other: "Tally") -> Users:
         """The voters of the other tally; refuses a tally that cannot be merged into this one."""
