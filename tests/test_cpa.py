@@ -360,3 +360,119 @@ def test_noise_is_not_predicted_for_other_roundings_and_nested_lattices() -> Non
     for mechanism, word in ((nested, "lattice 'Z'"), (dithered, "stochastic")):
         with pytest.raises(hb.InvalidInput, match=word):
             mechanism.noise_per_user(0.1)
+
+
+VARIANTS = {
+    "two": hb.CPA(**GOOD),
+    "clipped": hb.CPA(**GOOD, clip=2.0),
+    "four": hb.CPA(**GOOD, points=4),
+    "dithered": hb.CPA(**GOOD, points=4, rounding="dithered"),
+    "subtractive": hb.CPA(**GOOD, points=4, rounding="subtractive"),
+    "nearest": hb.CPA(**GOOD, points=3, rounding="nearest"),
+    "paper": hb.CPA(**GOOD, points=4, preset="paper"),
+    "authors": hb.CPA(**GOOD, preset="authors"),
+    "A2": hb.CPA(**GOOD, points=7, lattice="A2"),
+    "subtractive A2": hb.CPA(**GOOD, points=7, lattice="A2", rounding="subtractive"),
+    "nested": hb.NestedCPA(**GOOD, stages=(2, 4)),
+    "subset": hb.Subset(hb.CPA(**GOOD, points=4), 4),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("histogram", [False, True])
+def test_estimates_scale_with_the_points(name: str, histogram: bool) -> None:
+    """If points, clip and updates are four times as large, variances are sixteen times as large."""
+    small = VARIANTS[name]
+    large = small.scaled(4.0)
+    large = large if small.clip is None else large.with_clip(4 * small.clip)
+    updates = np.random.default_rng(1).uniform(-1, 1, (300, 6))
+    found = []
+    for mechanism, factor in ((small, 1), (large, 4)):
+        tally = mechanism.tally(KEY, histogram)
+        keys = KEY.users(range(300))
+        tally.add_many(mechanism.encode_many(factor * updates, keys, hb.SeededCoins(1)))
+        found.append(mechanism.estimate(tally))
+    one, two = found
+    assert np.allclose(two.mean, 4 * one.mean, rtol=1e-9, atol=1e-12)
+    assert np.allclose(two.variance, 16 * one.variance, rtol=1e-9)
+    assert two.noise == pytest.approx(16 * one.noise, rel=1e-9)
+    scales = small.votes.scale, large.votes.scale
+    assert scales[1].noise == pytest.approx(4 * scales[0].noise, rel=1e-9)
+    assert scales[1].largest_norm == pytest.approx(4 * scales[0].largest_norm, rel=1e-9)
+    assert scales[1].largest_entry == pytest.approx(scales[0].largest_entry, rel=1e-9)
+    if getattr(small, "rounding", "stochastic") == "stochastic":
+        predicted = [m.noise_per_user(rms) for m, rms in ((small, 0.1), (large, 0.4))]
+        assert predicted[1] == pytest.approx(16 * predicted[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("radius", [0.3, 1.0, 7.0])
+@pytest.mark.parametrize("points", [2, 3, 5])
+def test_the_power_of_rounding(radius: float, points: int) -> None:
+    """The largest E|q - x|^2 for points at a distance: exact, or bounded for dithers."""
+    step = 2 * radius / (points - 1)
+    for rounding, power in (
+        ("stochastic", step**2 / 4),  # in the middle of two points
+        ("subtractive", step**2 / 12),
+        ("dithered", step**2 / 3),
+        ("nearest", 0.0),
+    ):
+        mechanism = hb.CPA(4, 0.5, radius, points=points, rounding=rounding)
+        assert mechanism.rounding_power == pytest.approx(power, rel=1e-9)
+    blocks = hb.CPA(4, 0.5, radius, points=7, lattice="A2")
+    assert blocks.rounding_power == pytest.approx(radius**2, rel=1e-9)
+
+
+@pytest.mark.parametrize("radius", [0.3, 1.0, 7.0])
+def test_the_scale_of_single_ballots(radius: float) -> None:
+    """Two points: a decoded entry is ±radius / beta, and no honest update is longer than this."""
+    beta = math.tanh(0.25)
+    plain, clipped, loose = (
+        hb.CPA(9, 0.5, radius, clip=clip) for clip in (None, radius, 10 * radius)
+    )
+    for mechanism, norm in ((plain, 3 * radius), (clipped, radius), (loose, 3 * radius)):
+        scale = mechanism.votes.scale
+        assert scale.noise == pytest.approx(radius / beta, rel=1e-6)
+        assert scale.largest_norm == pytest.approx(norm, rel=1e-9)
+        assert scale.largest_entry == pytest.approx(beta, rel=1e-6)
+        assert scale.max_score == pytest.approx(norm * beta / radius, rel=1e-6)
+    subset = hb.Subset(plain, 3).votes.scale
+    assert subset.noise == pytest.approx(radius / beta * math.sqrt(3), rel=1e-6)
+
+
+def test_the_mean_of_clipped_updates_and_the_spread_along_it() -> None:
+    mechanism = hb.CPA(3, 0.5, 1.0, clip=5.0)
+    updates = np.array([[2.0, 0.0, 0.5], [1.0, 0.0, -0.5], [-2.0, 0.0, 0.0], [0.5, 0.0, 0.0]])
+    found = mechanism.votes.mean_of_clipped(updates)
+    clipped = np.clip(updates, -1, 1)
+    mean = clipped.sum(axis=0) / 4
+    assert found.mean == pytest.approx(mean)
+    along = clipped @ mean / math.sqrt(mean @ mean)
+    assert found.honest_spread == pytest.approx(math.sqrt(((along - along.mean()) ** 2).mean()))
+    nothing = mechanism.votes.mean_of_clipped(np.zeros((2, 3)))
+    assert nothing.honest_spread == 0.0
+    assert (
+        hb.CPA(4, 0.5, 1.0, points=7, lattice="A2").votes.mean_of_clipped(np.zeros((2, 4))) is None
+    )
+    shortened = mechanism.votes.expected_mean(np.array([[0.0, 30.0, 40.0]]), KEY)
+    assert shortened.mean == pytest.approx([0.0, 1.0, 1.0])
+
+
+def test_blocks_and_bytes() -> None:
+    for dim, blocks, size in ((1, 1, 1), (8, 1, 1), (9, 2, 1), (64, 8, 1), (65, 9, 2)):
+        mechanism = hb.CPA(dim, 0.5, 1.0, lattice="E8", points=16)
+        assert (mechanism.blocks, mechanism.stage_bytes) == (blocks, size)
+        assert mechanism.payload_bits == blocks
+    nested = hb.NestedCPA(9, 0.5, 1.0, stages=(2, 2, 2))
+    assert nested.payload_bits == 16 + 16 + 9
+    assert hb.CPA(2**31, 0.5, 1.0).blocks == 2**31
+    with pytest.raises(hb.InvalidInput, match="at most 2\\^31 blocks; got 2147483649"):
+        hb.CPA(2**31 + 1, 0.5, 1.0)
+
+
+@pytest.mark.parametrize("name", ["epsilon_per_bit", "points", "words"])
+def test_a_description_of_cpa_has_one_stage(name: str) -> None:
+    description = {k: v for k, v in hb.CPA(**GOOD).description.items() if k != "mechanism"}
+    assert hb.CPA.from_description(description) == hb.CPA(**GOOD)
+    for wrong in (description[name] * 2, [], description[name][0]):
+        with pytest.raises(hb.InvalidInput, match=f"{name} of a CPA must be a list of one value"):
+            hb.CPA.from_description(description | {name: wrong})

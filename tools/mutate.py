@@ -42,7 +42,11 @@ TESTS = {  # the quick tests of each file, or of the files in a folder
     "mechanism.py": "test_mechanism.py test_registry.py test_cpa.py test_golden.py baselines",
     "privacy/ledger.py": "privacy/test_ledger.py privacy/test_ledger_files.py",
     "privacy/ledger_file.py": "privacy/test_ledger_marker.py privacy --ignore-glob=*/test_[!l]*",
-    "privacy": "privacy --ignore-glob=*/test_ledger_* --ignore-glob=*/test_dp_*",
+    "privacy/central.py": "privacy/test_central.py",
+    "privacy/guarantee.py": "privacy/test_guarantee.py privacy/test_anonymity.py"
+    " privacy/test_central.py",
+    "privacy": "privacy --ignore-glob=*/test_ledger_* --ignore-glob=*/test_[dp]*"
+    " --ignore-glob=*/test_central.py",
     "wire": "wire test_golden.py",
     "tally": "tally test_tiers.py test_cpa.py test_exact_law.py test_theorem1_bound.py",
     "encoding": "encoding test_exact_law.py test_golden.py kernels/test_encode.py",

@@ -236,3 +236,65 @@ def test_only_several_stages_are_listed() -> None:
     assert "k = 2 per block" in one
     assert "stages" not in one
     assert "(stages: 1 x 2)" in two
+
+
+def test_the_words_of_a_report_agree_in_number() -> None:
+    units = {row.unit for row in of_bits((0.5, 1)).levels(1, delta=1e-5)}
+    assert units == {"one bit", "one message of 1 bit", "run of 1 round, 1 taken part in"}
+    entries = Guarantee(((0.5, 2), (1.0, 3)), 5, 40, 1, unit="entry", note="a remark")
+    rows = entries.levels(3, delta=1e-5, participation=2)
+    assert rows[1].unit == "one message of 5 entries"
+    assert rows[3].unit == "run of 3 rounds, 2 taken part in"
+    assert (rows[0].epsilon, rows[0].proof) == (1.0, "its own noise")
+    assert rows[1].proof == "sum over entries"
+    assert entries.report(3, delta=1e-5).endswith("\nnote: a remark")
+    assert "note" not in of_bits((0.5, 1)).report(1, delta=1e-5)
+    half = of_bits((0.5, 1)).levels(8, delta=1e-5, participation=0.5)
+    assert half[4].unit == "run of 8 rounds, taking part with probability 0.5, 8 counted"
+    assert half[0].row() == {
+        "unit": "one bit",
+        "epsilon": 0.5,
+        "delta": 0.0,
+        "proof": "randomized response",
+    }
+
+
+def test_the_bound_of_random_participation_names_the_rounds_it_counts() -> None:
+    found = of_bits((0.5, 4)).run_bound(200, 1e-4, 0.1)
+    counted = participation_bound(200, 1e-4, 0.1)[0]
+    assert found.delta == 1e-4
+    assert found.method.endswith(f"; more than {counted} rounds with probability <= 5e-05")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.123456, "0.1235"),
+        (9999.4, "9999"),
+        (10_000.0, "10000"),
+        (123_456.7, "123457"),
+        (9e14, "900000000000000"),
+        (1e15, "1e+15"),
+        (math.inf, "inf"),
+    ],
+)
+def test_epsilons_are_shown_with_four_digits_or_as_whole_numbers(value: float, shown: str) -> None:
+    assert f"epsilon {shown} per bit" in of_bits((value, 1)).summary()
+
+
+def test_the_summary_states_the_bits_of_an_entry() -> None:
+    assert (
+        "bits per entry: 0.125"
+        in hb.CPA(800, 0.5, 1.0, lattice="E8", points=16).guarantee.summary()
+    )
+    assert Guarantee(((0.5, 30),), 10, 30, 1).bits_per_entry == 3.0
+
+
+def test_the_bound_of_the_tally_is_the_smaller_of_both() -> None:
+    """Few honest voters: the ballot itself reveals less than the bound of the tally states."""
+    guarantee = hb.CPA(3, 1.0, 1.0, clip=1.0).guarantee
+    alone, crowd = (guarantee.of_tally(honest, delta=1e-5) for honest in (1, 1000))
+    assert alone.epsilon == guarantee.bound(1, 1e-5).epsilon
+    assert alone.delta == crowd.delta == 1e-5
+    assert crowd.method == "sums of votes, Renyi orders"
+    assert crowd.epsilon < alone.epsilon
