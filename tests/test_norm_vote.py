@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
@@ -189,3 +190,20 @@ def test_invalid_inner_mechanism_or_epsilon_is_refused():
         NormVote("cpa", 1.0, 0.5)
     with pytest.raises(InvalidInput):
         voting(epsilon=0.0)
+
+
+@pytest.mark.parametrize("answers", [1, 3, 31])
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 2.0])
+def test_the_epsilon_of_a_majority_is_rounded_up(epsilon: float, answers: int) -> None:
+    """The tally counts the majority; its epsilon, with 50 digits, is at most the stated one."""
+    with localcontext() as context:
+        context.prec = 50
+        odds = Decimal(epsilon).exp()
+        ways = [math.comb(answers, k) * odds**k for k in range(answers + 1)]
+        exact = (sum(ways[answers // 2 + 1 :]) / sum(ways[: answers // 2 + 1])).ln()
+        stated = Decimal(voting(epsilon=epsilon, answers=answers).guarantee.sums.extra[0])
+        assert exact <= stated <= exact * (1 + Decimal("1e-9"))
+
+
+def test_a_majority_without_flips_has_no_epsilon() -> None:
+    assert voting(epsilon=math.inf, answers=3).guarantee.sums.extra == (math.inf,)

@@ -234,3 +234,22 @@ def test_every_flipped_bit_of_a_file_of_tiers_is_refused(tmp_path: Path) -> None
         path.write_bytes(changed)
         with pytest.raises(hb.HushbitError):
             TIERS.tally(KEY).load(path)
+
+
+def test_an_interrupted_tier_is_merged_neither_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second tier is the interrupted one, so a late check would change the first."""
+    broken, sound = TIERS.tally(KEY), filled()
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    late = ballots(1, 20, 22)
+    with monkeypatch.context() as patch:
+        patch.setattr(hb.CPA, "add_payload", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            broken.add_many(late)
+    for target, other in ((broken, sound), (sound, broken)):
+        before = state(target)
+        with pytest.raises(hb.HushbitError, match="interrupted"):
+            target.merge(other)
+        assert state(target) == before

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hushbit.errors import InvalidInput
 from hushbit.privacy.composition import (
+    MAX_BITS,
     epsilon_of_bits,
     epsilon_of_groups,
     probability_of_different_signs,
@@ -150,3 +151,11 @@ def test_limits_and_merging() -> None:
 def test_bad_groups_are_refused(groups: object) -> None:
     with pytest.raises(InvalidInput):
         epsilon_of_groups(groups, DELTA)  # type: ignore[arg-type]
+
+
+def test_more_bits_than_the_stated_limit_are_refused() -> None:
+    assert MAX_BITS == 10**10
+    assert epsilon_of_groups([(1e-9, MAX_BITS)], DELTA) > 0
+    for groups in ([(0.5, MAX_BITS + 1)], [(0.5, 1), (0.7, MAX_BITS + 1)]):
+        with pytest.raises(InvalidInput, match="bits"):
+            epsilon_of_groups(groups, DELTA)
