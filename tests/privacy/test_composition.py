@@ -91,7 +91,7 @@ def test_table_of_budgets_per_bit(total: float, printed: str) -> None:
 
 
 def test_a_split_pure_budget_is_never_exceeded() -> None:
-    for total, bits in [(1.0, 7850), (0.1, 3), (2.0, 7), (1e-3, 10**8)]:
+    for total, bits in [(1.0, 7850), (0.1, 3), (0.1, 11), (0.7, 35), (2.0, 7), (1e-3, 10**8)]:
         per_bit = epsilon_per_bit_for(total, bits, 0.0)
         assert total * (1 - 1e-12) <= per_bit * bits <= total
     assert epsilon_per_bit_for(1.0, 4, 0.0) == 0.25

@@ -54,10 +54,18 @@ def test_mixed_bits_equal_enumeration(delta: float) -> None:
 
 
 @pytest.mark.parametrize("delta", [1e-6, 1e-3, 0.05])
-def test_commensurable_bits_are_exact(delta: float) -> None:
-    one, two = math.exp(0.5), math.exp(1.0)
-    bits = [(Fraction(one), Fraction(1))] * 3 + [(Fraction(two), Fraction(1))] * 2
-    assert_least(epsilon_of_groups([(0.5, 3), (1.0, 2)], delta), bits, delta)
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [(0.5, 3), (1.0, 2)],
+        [(1.0, 2), (1.5, 2)],
+        [(0.1, 3), (0.3, 2), (0.25, 1)],
+        [(0.75, 2), (2.0, 1), (1.25, 1)],
+    ],
+)
+def test_commensurable_bits_are_exact(groups: list[tuple[float, int]], delta: float) -> None:
+    bits = [(Fraction(math.exp(e)), Fraction(1)) for e, count in groups for _ in range(count)]
+    assert_least(epsilon_of_groups(groups, delta), bits, delta)
 
 
 def delta_of_two_groups(one: tuple[float, int], two: tuple[float, int], epsilon: float) -> float:

@@ -13,7 +13,7 @@ from hushbit.defence.filter import filtered_tally
 from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.kernels.scores import ZERO_WITHIN, biased_rows
 from hushbit.tally import decoded_ballots as module
-from hushbit.tally.decoded_ballots import DecodedBallots, PackedBallots
+from hushbit.tally.decoded_ballots import BallotScale, DecodedBallots, PackedBallots
 from hushbit.wire.coins import SeededCoins
 from hushbit.wire.keys import RoundKey
 from hushbit.wrappers import NormVote, Rotated, Subset
@@ -183,6 +183,29 @@ def test_sums_over_packed_ballots_are_exact(users, dim):
     assert (
         biased_rows(packed, packed.shape[1], dim / 2, 5.0) == (np.abs(ones - dim / 2) > 5)
     ).all()
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 50.0])
+def test_scores_do_not_depend_on_the_length_of_a_direction(size):
+    rows = np.array([[1.0, 2.0, 0.5], [0.5, -1.0, 1.0], [-1.0, 0.25, 2.0]])
+    ballots = DecodedBallots(lambda user: 2 * rows[user], 3, 3, BallotScale(2.0, 1.0, 1.0))
+    above, below = np.array([True, False, False]), np.array([False, True, False])
+    drift = np.array([3.0, -1.0, 2.0])
+    found = ballots.score(above, below, size * drift)
+    assert found == pytest.approx(defined_scores(rows, above, below, drift), rel=1e-6)
+
+
+def test_a_user_alone_in_a_direction_has_no_score_along_it():
+    """Two equal and opposite users: their sum is zero, and so is each without itself, but one."""
+    rows = np.array([[3.0, 4.0], [-3.0, -4.0]])
+    ballots = DecodedBallots(lambda user: rows[user], 2, 2, BallotScale(1.0, 1.0, 1.0))
+    above, below = np.array([True, False]), np.array([False, True])
+    found = ballots.score(above, below, None)
+    # Along a sum of length zero scores are not divided: y · (0 - y) = -25.
+    assert found[0].tolist() == [-25.0, -25.0]
+    # Along the difference 2 y of length 10: y · (2 y - y) / 10.
+    assert found[1].tolist() == [2.5, -2.5]
+    assert found[2].tolist() == [0.0, 0.0]
 
 
 def test_rounded_directions_keep_large_entries():

@@ -1,5 +1,6 @@
 """The set of voters: equal to a Python set, in at most sixteen bytes per user."""
 
+import itertools
 import tracemalloc
 
 import numpy as np
@@ -36,6 +37,21 @@ def test_adding_one_at_a_time_leaves_few_runs() -> None:
         voters.add(np.array([user]))
     assert len(voters._runs) <= 13
     assert voters.users().tolist() == list(range(3000))
+
+
+def test_every_run_is_more_than_twice_as_large_as_the_next() -> None:
+    for sizes in ([4, 2], [3, 1, 1], [9, 4, 2, 1], [1] * 20, [8, 3, 1], [5, 5, 5]):
+        voters, next_user = VoterSet(), 0
+        for size in sizes:
+            voters.add(np.arange(next_user, next_user + size, dtype=np.uint64))
+            next_user += size
+        found = [run.size for run in voters._runs]
+        assert all(large > 2 * small for large, small in itertools.pairwise(found))
+        assert sum(found) == len(voters) == sum(sizes)
+    voters = VoterSet()
+    for size in (9, 4, 1):
+        voters.add(np.arange(100 * size, 101 * size, dtype=np.uint64))
+    assert [run.size for run in voters._runs] == [9, 4, 1]  # such runs are not merged
 
 
 def test_add_copies_its_argument() -> None:

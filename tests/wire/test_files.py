@@ -16,6 +16,7 @@ from hushbit.wire.files import (
     atomic_file,
     new_folder,
     remove_abandoned,
+    sync_folder,
     write_atomic,
     write_text,
 )
@@ -162,3 +163,18 @@ def test_only_folders_of_killed_writers_are_removed(tmp_path: Path) -> None:
         (folder / "a").write_text("x")
     assert [path.name for path in tmp_path.iterdir()] == ["out[1]"]
     assert [path.name for path in out.iterdir()] == ["a"]
+
+
+def test_a_folder_is_closed_after_it_was_synchronized(tmp_path, monkeypatch):
+    opened = []
+    open_file = os.open
+
+    def recorded(*arguments):
+        opened.append(open_file(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr(os, "open", recorded)
+    sync_folder(tmp_path)
+    (handle,) = opened
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)

@@ -126,7 +126,7 @@ class StageEncoder:
         size, number = self.size, self.number
         votes = self.is_histogram(counter)
         table = np.eye(size, self.kept_points, dtype=np.int64) if votes else self.points.coords
-        row_bits = size.bit_length() - 1 if size > 2 else 0
+        row_bits = size.bit_length() - 1
         everyone = single_group(len(part))
         if part.shape != (len(keys), -(-counter.shape[1] // 8)):
             raise InvalidInput(

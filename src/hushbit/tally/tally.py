@@ -111,7 +111,7 @@ class Tally:
         mechanism: CountingMechanism,
         round_key: RoundKey,
         counters: Counters,
-        require_mac: bool = False,
+        require_mac: bool,
     ) -> None:
         if not isinstance(round_key, RoundKey):
             raise InvalidInput(
@@ -278,7 +278,7 @@ class Tally:
             )
 
     def _check_size(self, ballot: Ballot) -> None:
-        if not isinstance(ballot.payload, bytes) or len(ballot.payload) != (ballot.bits + 7) // 8:
+        if len(ballot.payload) != (ballot.bits + 7) // 8:
             raise RefusedBallot("length", f"the payload must have {(ballot.bits + 7) // 8} bytes")
 
     def check_voters(self, users: Users) -> None:
