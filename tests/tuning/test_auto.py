@@ -216,8 +216,10 @@ def test_runs_by_message_and_by_bit():
     made = run(
         Settings(
             mechanism="cpa-auto",
-            epsilon_per_message=8.0,
-            message_delta=0.0,
+            epsilon=8.0,
+            delta=0.0,
+            per="message",
+            against="server",
             users=20,
             rounds=1,
         )

@@ -16,6 +16,7 @@ from hushbit.lab.sim.setup import (
     build_mechanism,
     mechanism_name,
     parse_ints,
+    simulated_update_norm,
 )
 from hushbit.lab.sim.training import LocalSettings
 from hushbit.tuning.auto import AutoCPA
@@ -40,8 +41,6 @@ VALUES = {
     "levels": 5,
     "k": 2,
     "bits_per_weight": 0.5,
-    "epsilon_per_message": 4.0,
-    "message_delta": 0.0,
 }
 
 
@@ -88,8 +87,7 @@ def option_cases():
     """Every option of every mechanism, with what it needs beside it."""
     beside = {option: {"points": 4, "stages": "4,4"} for option in ("lattice", "words", "rounding")}
     for name, takes in ACCEPTED_OPTIONS.items():
-        alone = {"epsilon_per_bit", "epsilon_per_message", "message_delta", "preset"}
-        for option in sorted(takes - alone):
+        for option in sorted(takes - {"epsilon_per_bit", "preset"}):
             needed = {key: value for key, value in beside.get(option, {}).items() if key in takes}
             yield pytest.param(name, {option: VALUES[option]}, needed, id=f"{name} {option}")
 
@@ -149,6 +147,87 @@ def test_more_zeros_are_refused():
 
 def test_no_randomized_response_means_infinite_epsilon():
     assert built("cpa-no-rr").guarantee.epsilon_per_bit == math.inf
+
+
+PURE = {"delta": 0.0, "per": "message", "against": "server"}
+PER_BIT = PURE | {"epsilon": 0.5, "per": "bit"}
+PER_RUN = {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model"}
+EVERY_BUDGET = [
+    PER_BIT,
+    PURE | {"epsilon": 4.0},
+    PURE | {"epsilon": 40.0, "per": "run"},
+    PURE | {"epsilon": 4.0, "delta": 1e-5},
+    PER_RUN | {"epsilon": 50.0, "against": "server"},
+    PER_RUN,
+    PER_RUN | {"epsilon": 1.0, "per": "message"},
+]
+
+
+def budgeted(name, budget, **options):
+    settings = Settings(mechanism=name, users=100, rounds=5, **budget | options)
+    return build_mechanism(settings, MODEL, LOCAL)
+
+
+@pytest.mark.parametrize("parts", EVERY_BUDGET)
+def test_cpa_spends_every_budget(parts):
+    made = budgeted("cpa", parts, clip=0.5)
+    budget = Settings(**parts).budget
+    spent = budget.spent(made.guarantee, rounds=5, honest=100).epsilon
+    assert 0.99 * budget.epsilon <= spent <= budget.epsilon
+    assert isinstance(made, Rotated)
+
+
+def test_cpa_under_a_budget_has_a_public_clip_unless_one_is_given():
+    norm = simulated_update_norm(MODEL, LOCAL, 5, 0)
+    assert budgeted("cpa", PER_BIT).clip == pytest.approx(norm)
+    assert budgeted("cpa", PER_BIT, clip=0.25).clip == 0.25
+    assert budgeted("cpa", PER_BIT, radius=0.125).inner.radius == 0.125
+
+
+def test_a_budget_per_bit_is_the_epsilon_per_bit_of_every_mechanism():
+    for name in ACCEPTED_OPTIONS.keys() - {"fedavg", "cpa", "cpa-no-rr"}:
+        assert budgeted(name, PER_BIT, **NEEDED.get(name, {})) == build_mechanism(
+            Settings(mechanism=name, users=100, epsilon_per_bit=0.5, **NEEDED.get(name, {})),
+            MODEL,
+            LOCAL,
+        )
+
+
+def test_laplace_spends_a_pure_budget_per_message():
+    made = budgeted("laplace", PURE | {"epsilon": 4.0}, clip=0.5)
+    assert isinstance(made, baselines.WholeLaplace)
+    assert made.guarantee.epsilon_per_message() == 4.0
+    assert made.l1_clip == 0.5 * math.sqrt(MODEL.dim)
+
+
+@pytest.mark.parametrize("name", ["nested", "laplace", "signsgd", "jopeq", "mvu", "cpa-no-rr"])
+def test_other_budgets_are_refused_with_what_is_allowed(name):
+    allowed = "no budget" if name == "cpa-no-rr" else "budget per bit"
+    with pytest.raises(InvalidInput, match=f"mechanism {name} takes .*{allowed}.*got epsilon 4"):
+        budgeted(name, PER_RUN, **NEEDED.get(name, {}))
+
+
+def test_options_that_a_budget_determines_are_refused():
+    with pytest.raises(InvalidInput, match="cpa does not take --points under a budget per run"):
+        budgeted("cpa", PER_RUN, points=4)
+
+
+def test_fedavg_is_the_reference_of_every_budget():
+    for parts in EVERY_BUDGET:
+        assert budgeted("fedavg", parts) == built("fedavg")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"defence": "spectral"}, "the defence spectral reads single ballots"),
+        ({"attack": "little", "attackers": 0.1}, "attack little read the updates of honest users"),
+    ],
+)
+def test_a_budget_against_the_model_covers_sums_only(options, reason):
+    with pytest.raises(InvalidInput, match=reason):
+        budgeted("cpa", PER_RUN, **options)
+    budgeted("cpa", PER_RUN | {"against": "server"}, **options)
 
 
 def test_signsgd_requires_its_step():

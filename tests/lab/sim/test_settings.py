@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hushbit as hb
 from hushbit.errors import InvalidInput
 from hushbit.lab.sim.settings import FIELDS, Settings, kind_of, read_settings
 
@@ -43,6 +44,10 @@ WRONG = [
     ("delta", 0.0),
     ("delta", 1.0),
     ("delta", math.nan),
+    ("honest", 0.0),
+    ("honest", -3.0),
+    ("honest", 1.5),
+    ("honest", math.nan),
 ]
 
 
@@ -59,7 +64,54 @@ def test_attack_and_attackers_need_each_other(options):
     Settings(attack="ones", attackers=0.2)
 
 
+BUDGET = {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model"}
+
+
+def test_the_four_parts_make_a_budget():
+    assert Settings(**BUDGET).budget == hb.Budget(4, 1e-5, per="run", against="model")
+    assert Settings().budget is None
+    assert Settings(delta=1e-6).budget is None
+
+
+@pytest.mark.parametrize("missing", BUDGET)
+def test_a_part_of_the_budget_that_is_missing_is_named(missing):
+    parts = {name: value for name, value in BUDGET.items() if name != missing}
+    with pytest.raises(InvalidInput, match=f"missing: --{missing}. Example: --epsilon 4"):
+        Settings(**parts)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"per": "round"}, "per"),
+        ({"against": "world"}, "against"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"per": "bit", "against": "server"}, "delta = 0"),
+        ({"epsilon_per_bit": 0.5}, "not both"),
+    ],
+)
+def test_wrong_budgets_are_refused(options, word):
+    with pytest.raises(InvalidInput, match=word):
+        Settings(**BUDGET | options)
+
+
+def test_figures_are_shown_at_the_delta_that_is_given():
+    assert Settings().shown_delta == 1e-5
+    assert Settings(delta=1e-7).shown_delta == 1e-7
+    pure = Settings(epsilon=1.0, delta=0.0, per="bit", against="server")
+    assert pure.shown_delta == 1e-5
+
+
+def test_cpa_is_rotated_under_a_budget():
+    assert Settings(**BUDGET).resolved().rotate
+    assert not Settings(mechanism="fedavg", **BUDGET).resolved().rotate
+    assert not Settings(epsilon_per_bit=1.0).resolved().rotate
+
+
 def test_no_privacy_parameter_has_a_default():
+    assert Settings().epsilon is None
+    assert Settings().delta is None
     assert Settings().epsilon_per_bit is None
     assert Settings().clip is None
     assert Settings().points is None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hushbit.engine import Engine
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.lab.sim.privacy import check_model_budget, not_a_sum
 from hushbit.lab.sim.rounds import RoundResult, RunState, initial_state, run_rounds
 from hushbit.lab.sim.settings import CONFIG, Settings, read_settings
 from hushbit.lab.sim.setup import Setup, build_setup, run_identifier
@@ -150,6 +151,7 @@ def run(
         record.check_empty()
     with nullcontext() if record is None else record.locked():
         kept = _ballot_folder(ballots, resume)
+        check_model_budget(settings.budget, not_a_sum(settings, ballots is not None))
         setup = build_setup(settings, data)
         if kept is not None:
             setup = replace(setup, ballots=kept, run=run_identifier(settings))
@@ -241,10 +243,10 @@ def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
         "bits_per_entry": guarantee.bits_per_entry,
         "epsilon_per_bit": guarantee.epsilon_per_bit,
         "epsilon_per_message": guarantee.epsilon_per_message(),
-        "epsilon_per_message_at_delta": guarantee.epsilon_per_message(settings.delta),
+        "epsilon_per_message_at_delta": guarantee.epsilon_per_message(settings.shown_delta),
         "epsilon_run": guarantee.epsilon_per_run(rounds),
-        "epsilon_run_at_delta": guarantee.epsilon_per_run(rounds, settings.delta),
-        "delta": settings.delta,
+        "epsilon_run_at_delta": guarantee.epsilon_per_run(rounds, settings.shown_delta),
+        "delta": settings.shown_delta,
         "k_anonymity": guarantee.k_anonymity,
         "seed": settings.seed,
     }

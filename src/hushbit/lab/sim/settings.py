@@ -6,18 +6,22 @@ import math
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from hushbit.checks import check_choice, check_float, check_int, check_positive
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import ATTACKS
 from hushbit.lab.sim.robust_means import ROBUST_MEANS
 
+if TYPE_CHECKING:
+    from hushbit.budget import Budget
+
 CONFIG = "config.toml"  # the file of a run folder that holds the settings
 PARTITIONS = ("per-user", "iid", "dirichlet", "shards", "writer")
 ATTACK_CHOICES = ("none", *ATTACKS)
 DEFENCES = ("none", "spectral", *ROBUST_MEANS)
 SCHEDULES = ("constant", "decay")
+SHOWN_DELTA = 1e-5  # delta of figures that are shown, unless --delta is given
 RATES = {"digits": 0.3}
 DEFAULT_RATE = 0.03
 PARTITION_OPTIONS = {
@@ -64,11 +68,24 @@ class Settings:
     epsilon_per_bit: float | None = _option(
         None, "Local-DP epsilon per bit (per weight for laplace, jopeq, mvu)."
     )
-    epsilon_per_message: float | None = _option(
-        None, "Local-DP epsilon of a whole ballot (cpa-auto)."
+    epsilon: float | None = _option(
+        None, "Epsilon of the privacy budget; needs --delta, --per and --against."
     )
-    message_delta: float | None = _option(
-        None, "Delta of --epsilon-per-message; 0 for pure epsilon (cpa-auto)."
+    delta: float | None = _option(
+        None,
+        "Delta of the privacy budget; 0 for a pure budget. Without a budget: delta of the figures "
+        "shown, 1e-5 unless given.",
+    )
+    per: str | None = _option(None, "Unit of the privacy budget: bit, message or run.")
+    against: str | None = _option(
+        None,
+        "Observer of the privacy budget: server (sees ballots) or model (sees only sums of votes "
+        "and models).",
+    )
+    honest: float | None = _option(
+        None,
+        "Voters in each round who keep their coins secret, for guarantees against the model: a "
+        "number, or a share up to 1 of those who take part. Default: all but the attackers.",
     )
     k: int | None = _option(None, "Minimum k-anonymity of a block in one round (cpa-auto).")
     bits_per_weight: float | None = _option(None, "Bits per weight (cpa-auto).")
@@ -116,7 +133,6 @@ class Settings:
     seed: int = _option(0, "Seed of data split, weights, batches and simulated coins.", low=0)
     evaluate_every: int = _option(1, "Number of rounds between evaluations of the model.", low=1)
     memory_mb: float = _option(16.0, "Memory in MB for updates that are held at once.")
-    delta: float = _option(1e-5, "Delta of the reported (epsilon, delta) guarantees.")
 
     def __post_init__(self) -> None:
         for name, option in FIELDS.items():
@@ -140,8 +156,7 @@ class Settings:
                 "give both --attack and --attackers, or neither"
             )
         self._check_unused()
-        if not 0 < check_float("delta", self.delta) < 1:
-            raise InvalidInput(f"delta must lie in (0, 1); got {self.delta}")
+        self._check_privacy()
 
     def _check_unused(self) -> None:
         """Raise for options that the chosen partition or optimizer would ignore."""
@@ -154,6 +169,47 @@ class Settings:
                 )
         if self.keep_momentum and self.optimizer == "sgd" and self.momentum == 0:
             raise InvalidInput("--keep-momentum needs --momentum or --optimizer adam")
+
+    def _check_privacy(self) -> None:
+        """Raise for a budget that is incomplete or wrong, and for a wrong delta or honest."""
+        if self.honest is not None:
+            number = check_positive("honest", self.honest)
+            if number > 1 and number != int(number):
+                raise InvalidInput(
+                    f"honest is a whole number of users, or a share of at most 1; got {number}"
+                )
+        parts = {name: getattr(self, name) for name in ("epsilon", "delta", "per", "against")}
+        missing = [f"--{name}" for name, value in parts.items() if value is None]
+        if set(missing) >= {"--epsilon", "--per", "--against"}:
+            if self.delta is not None and not 0 < check_float("delta", self.delta) < 1:
+                raise InvalidInput(f"delta must lie in (0, 1) without a budget; got {self.delta}")
+        elif missing:
+            raise InvalidInput(
+                "a privacy budget has four parts, none with a default value; missing: "
+                f"{', '.join(missing)}. Example: --epsilon 4 --delta 1e-5 --per run "
+                "--against model"
+            )
+        elif self.epsilon_per_bit is not None:
+            raise InvalidInput(
+                "give --epsilon-per-bit or a budget (--epsilon, --delta, --per, --against), "
+                "not both"
+            )
+        else:
+            _ = self.budget  # checks the parts
+
+    @property
+    def budget(self) -> "Budget | None":
+        """The privacy budget; None if the settings have none."""
+        if self.epsilon is None or self.delta is None or self.per is None or self.against is None:
+            return None
+        from hushbit.budget import Budget
+
+        return Budget(self.epsilon, self.delta, per=self.per, against=self.against)
+
+    @property
+    def shown_delta(self) -> float:
+        """The delta of figures that are shown, which is above 0."""
+        return self.delta or SHOWN_DELTA
 
     @property
     def local_rate(self) -> float:
@@ -169,7 +225,10 @@ class Settings:
 
     def resolved(self) -> "Settings":
         """The same run, with defaults that depend on other options filled in."""
-        return dataclasses.replace(self, rate=self.local_rate, server=self.server_name)
+        rotate = self.rotate or (self.epsilon is not None and self.mechanism == "cpa")
+        return dataclasses.replace(
+            self, rate=self.local_rate, server=self.server_name, rotate=rotate
+        )
 
     def to_toml(self) -> str:
         """The settings as TOML; options that are None are left out."""

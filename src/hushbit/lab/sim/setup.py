@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.baselines import WholeLaplace
+from hushbit.budget import Budget
 from hushbit.checks import check_int
 from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
@@ -23,12 +25,14 @@ from hushbit.lab.sim.defences import check_defence
 from hushbit.lab.sim.models import Model, build_model
 from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Parts
+from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, not_a_sum, taking_part
 from hushbit.lab.sim.server_steps import ServerStep, server_step
 from hushbit.lab.sim.settings import FIELDS, Settings
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates
 from hushbit.mechanism import Mechanism
 from hushbit.registry import BY_NAME
 from hushbit.tuning.auto import AutoCPA
+from hushbit.tuning.calibrate import calibrate
 from hushbit.wrappers import Rotated
 
 SIMULATED_USERS = 8
@@ -70,6 +74,17 @@ def simulated_update_norm(model: Model, local: LocalSettings, samples: int, seed
     return min(max(float(np.median(norms)), SMALLEST_NORM), LARGEST_NORM)
 
 
+def public_clip(settings: Settings, model: Model, local: LocalSettings) -> float:
+    """An l2 clip from public information: the median norm of simulated updates."""
+    return _simulated_norm(settings, model, local)
+
+
+def _simulated_norm(settings: Settings, model: Model, local: LocalSettings) -> float:
+    fewer = settings.partition == "per-user"
+    samples = min(local.batch_size, settings.samples_per_user) if fewer else local.batch_size
+    return simulated_update_norm(model, local, samples, settings.seed)
+
+
 RADIUS = 0.05
 FIRST_LOG2_SPREAD = 0.5  # half of the prior mass lies within so many octaves of the simulated norm
 ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
@@ -78,7 +93,7 @@ OPTION_OF = {"epsilon_per_entry": "epsilon_per_bit", "scale": "radius", "step": 
 
 NOT_OFFERED = {"dim", "layers", "gamma", "overload", "vote", "stochastic"}
 WITHOUT_EFFECT = {"nested": {"clip"}, "jopeq": {"lattice"}}
-AUTO_OPTIONS = {"epsilon_per_bit", "epsilon_per_message", "message_delta", "k", "bits_per_weight"}
+AUTO_OPTIONS = {"epsilon_per_bit", "k", "bits_per_weight"}
 
 
 def _options(kind: type[Mechanism]) -> set[str]:
@@ -119,23 +134,43 @@ def mechanism_name(name: str) -> str:
     return known
 
 
+def accepted_options(name: str, per: str | None) -> set[str]:
+    """The options of a mechanism, for a budget per bit, message or run, or without a budget (None).
+
+    A budget determines the points of cpa.
+    """
+    known = mechanism_name(name)
+    if per is None:
+        return ACCEPTED_OPTIONS[known]
+    if known == "cpa":
+        return {"radius", "clip", "rotate"}
+    if known == "laplace" and per == "message":
+        return {"clip"}
+    return ACCEPTED_OPTIONS[known] - {"epsilon_per_bit"}
+
+
 def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> Mechanism:
     """The mechanism of the settings, for the size of a model and the training of its users."""
-    name = mechanism_name(settings.mechanism)
+    name, budget = mechanism_name(settings.mechanism), settings.budget
     options = {key: getattr(settings, key) for key in OPTIONS}
     given = {key: value for key, value in options.items() if value is not None}
     rotate = given.pop("rotate")
-    accepted = ACCEPTED_OPTIONS[name]
+    accepted = accepted_options(name, settings.per)
     wrong = sorted(set(given) - accepted | ({"rotate"} - accepted if rotate else set()))
     if wrong:
         listed = ", ".join("--" + key.replace("_", "-") for key in wrong)
-        raise InvalidInput(f"mechanism {name} does not take {listed}; leave it out")
-    if "epsilon_per_bit" in accepted and not {"epsilon_per_bit", "epsilon_per_message"} & set(
-        given
-    ):
-        other = " or --epsilon-per-message" if "epsilon_per_message" in accepted else ""
+        under = f" under a budget per {settings.per}" if budget else ""
+        raise InvalidInput(f"mechanism {name} does not take {listed}{under}; leave it out")
+    if budget is not None and name != "fedavg":
+        check_model_budget(budget, not_a_sum(settings))
+        made = _within(budget, name, settings, model, local)
+        if made is not None:
+            return made
+        given["epsilon_per_bit"] = budget.epsilon
+    if "epsilon_per_bit" in ACCEPTED_OPTIONS[name] and "epsilon_per_bit" not in given:
         raise InvalidInput(
-            f"mechanism {name} needs --epsilon-per-bit{other}: privacy has no default"
+            f"mechanism {name} needs --epsilon-per-bit, or a budget such as "
+            "--epsilon 4 --delta 1e-5 --per run --against model: privacy has no default"
         )
     if name == "cpa-auto":
         return _auto(settings, model, local)
@@ -143,6 +178,31 @@ def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> M
         name, given = "cpa", given | {"epsilon_per_bit": math.inf}
     made = _build(name, model, given)
     return Rotated(made) if rotate else made
+
+
+def _within(
+    budget: Budget, name: str, settings: Settings, model: Model, local: LocalSettings
+) -> Mechanism | None:
+    """The mechanism that spends a budget; None if its epsilon is that of each bit."""
+    clip = settings.clip or public_clip(settings, model, local)
+    rounds = settings.rounds if budget.per == "run" else None
+    honest = honest_in_round(settings) if budget.against == "model" else None
+    if name == "cpa":
+        return calibrate(
+            model.dim, budget, rounds=rounds, honest=honest, clip=clip, radius=settings.radius
+        )
+    if name == "cpa-auto":
+        return _auto(settings, model, local)
+    if budget.per == "bit" and name != "cpa-no-rr":
+        return None
+    if name == "laplace" and budget.per == "message" and budget.delta == 0:
+        # An update of l2 norm up to the clip has at most this l1 norm.
+        return WholeLaplace(model.dim, budget.epsilon, clip * math.sqrt(model.dim))
+    units = {"cpa-no-rr": "no budget", "laplace": "a budget per bit or message with --delta 0"}
+    raise InvalidInput(
+        f"mechanism {name} takes {units.get(name, 'a budget per bit with --delta 0')}; got "
+        f"{budget}. cpa and cpa-auto take every budget"
+    )
 
 
 def _build(name: str, model: Model, given: dict[str, Any]) -> Mechanism:
@@ -183,18 +243,20 @@ def _refuse(given: dict[str, Any], option: str) -> None:
 
 
 def _auto(settings: Settings, model: Model, local: LocalSettings) -> Mechanism:
-    fewer = settings.partition == "per-user"
-    samples = min(local.batch_size, settings.samples_per_user) if fewer else local.batch_size
-    users = max(1, round(settings.participation * settings.users))
+    budget, privacy = settings.budget, {"epsilon_per_bit": settings.epsilon_per_bit}
+    if budget is not None and budget.per == "bit":
+        privacy = {"epsilon_per_bit": budget.epsilon}
+    elif budget is not None:
+        if budget.per == "run" or budget.against == "model":
+            raise InvalidInput(f"cpa-auto takes a budget per bit or message; got {budget}")
+        privacy = {"epsilon_per_message": budget.epsilon, "delta": budget.delta}
     return AutoCPA(
         model.dim,
-        users,
-        epsilon_per_bit=settings.epsilon_per_bit,
-        epsilon_per_message=settings.epsilon_per_message,
-        delta=settings.message_delta,
+        taking_part(settings),
+        **privacy,
         k=settings.k,
         bits_per_weight=settings.bits_per_weight,
-        first_norm=simulated_update_norm(model, local, samples, settings.seed),
+        first_norm=_simulated_norm(settings, model, local),
         first_octaves=FIRST_LOG2_SPREAD,
     )
 
