@@ -22,7 +22,7 @@ from hushbit.privacy.accountant import composed_bound
 from hushbit.privacy.central import RELATIONS, TallyRelease, VoteSums, bound_of_tallies
 from hushbit.privacy.guarantee import Guarantee, participation_bound
 
-WIDTH = 96
+WIDTH = 80
 """Columns of the text."""
 
 SERVER = "Against the server, which sees ballots"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hushbit.errors import InvalidInput
-from hushbit.lab.cli.compare import settings_per_mechanism
+from hushbit.lab.cli.compare import epsilon_columns, settings_per_mechanism
 
 SMALL = ("compare", "--users", 12, "--rounds", 2)
 
@@ -28,6 +28,40 @@ def test_json(hushbit):
     first, second = json.loads(answer.out)
     assert (first["mechanism"], second["mechanism"]) == ("cpa", "fedavg")
     assert first["bytes_up"] < second["bytes_up"]
+
+
+BUDGET = ("--epsilon", 6, "--delta", 1e-5, "--per", "message", "--against", "server")
+
+
+def test_a_budget_of_all_mechanisms(hushbit):
+    answer = hushbit(*SMALL, *BUDGET)
+    assert answer.code == 0
+    assert max(map(len, answer.out.splitlines())) <= 80
+    assert answer.out.count("must not release") == 1
+    assert answer.out.count("within the budget") == 1
+    assert answer.out.count("No privacy") == 1
+    assert all(word in answer.out for word in ("per message,", "per run,"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "keys"),
+    [
+        (("run", "model"), ["epsilon_spent", "epsilon_run_server"]),
+        (("run", "server"), ["epsilon_spent", "epsilon_run_model"]),
+        (("bit", "server"), ["epsilon_spent", "epsilon_run_server", "epsilon_run_model"]),
+        (None, ["epsilon_bit", "epsilon_run_server", "epsilon_run_model"]),
+    ],
+)
+def test_the_requested_unit_is_the_first_epsilon_of_the_table(parts, keys):
+    columns = epsilon_columns(None if parts is None else {"per": parts[0], "against": parts[1]})
+    assert [key for key, _, _ in columns] == keys
+    unit, observer = parts or ("bit", "server")
+    assert columns[0][1].split() == ["epsilon", "per", f"{unit},", observer]
+
+
+def test_a_figure_that_only_the_server_has_is_marked(hushbit):
+    answer = hushbit(*SMALL, "--mechanisms", "laplace", "--epsilon-per-bit", 1)
+    assert "as server" in answer.out
 
 
 def test_options_of_a_file_apply_to_mechanisms_that_accept_them(hushbit, tmp_path):

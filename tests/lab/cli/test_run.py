@@ -8,7 +8,10 @@ import types
 import numpy as np
 import pytest
 
+import hushbit as hb
+from hushbit.lab.sim.privacy import spent_text
 from hushbit.lab.sim.run import RunRecord
+from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import ACCEPTED_OPTIONS
 from hushbit.store.run_folder import CHECKPOINT, METRICS
 
@@ -20,6 +23,13 @@ KEYS = {
     "epsilon_per_bit",
     "epsilon_per_message",
     "epsilon_run",
+    "epsilon_bit",
+    "epsilon_message_server",
+    "epsilon_run_server",
+    "epsilon_run_model",
+    "delta",
+    "honest",
+    "relation",
     "rounds",
     "users",
     "seconds",
@@ -45,12 +55,93 @@ def test_every_mechanism_prints_json_and_nothing_else_on_standard_output(hushbit
     assert "history" not in figures
 
 
-def test_the_table_fits_eighty_columns(hushbit):
-    answer = hushbit("run", *SMALL)
+BUDGET = ("--epsilon", 4, "--delta", 1e-5, "--per", "run", "--against", "model")
+IN_BUDGET = ("--users", 40, "--rounds", 3, "--clip", 0.5, *BUDGET)
+
+
+@pytest.mark.parametrize("details", [(), ("--details",)])
+def test_the_output_fits_eighty_columns(hushbit, details):
+    answer = hushbit("run", *SMALL, *details)
     assert answer.code == 0
-    assert "test_accuracy" in answer.out
+    assert "test accuracy" in answer.out
+    assert ("snr_db" in answer.out) == bool(details)
+    assert ("must not release" in answer.out) == bool(details)
     assert "None" not in answer.out
     assert max(len(line) for line in answer.out.splitlines()) <= 80
+
+
+def test_a_run_spends_at_most_its_budget_and_says_so(hushbit, tmp_path):
+    note = tmp_path / "note.md"
+    figures = json.loads(hushbit("run", *IN_BUDGET, "--json", "--note", note).out)
+    assert 3.9 < figures["epsilon_run_model"] == figures["epsilon_spent"] <= 4
+    assert (figures["honest"], figures["relation"], figures["delta"]) == (40, "replace", 1e-5)
+    assert figures["budget"] == {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model"}
+    assert figures["epsilon_run_server"] > figures["epsilon_message_server"] > 4
+    assert "snr_db" in figures["simulation_only"]
+    assert "at least 40 voters" in " ".join(note.read_text().split())
+
+
+def test_the_requested_unit_comes_before_the_statement(hushbit):
+    answer = hushbit("run", *IN_BUDGET)
+    text = " ".join(answer.out.split())
+    first, server, model, simulated = (
+        text.index(part)
+        for part in (
+            "within the budget: epsilon",
+            "Against the server",
+            "Against those who see only the model",
+            "Simulated run",
+        )
+    )
+    assert first < server < model < simulated
+    assert "per run (model)" in answer.lines[-1]
+
+
+def test_the_progress_line_adds_rounds_up_in_the_unit_of_the_budget():
+    guarantee = hb.CPA(650, 0.5, 0.05, clip=0.5).guarantee
+    budget = {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model"}
+
+    def shown(rounds, **options):
+        return spent_text(Settings(users=50, **budget | options), guarantee, rounds)
+
+    for rounds in (1, 9):
+        spent = guarantee.of_tally(50, rounds, delta=1e-5).epsilon
+        assert shown(rounds) == f"epsilon {spent:.3g} per run (model)"
+    assert shown(1) != shown(9)
+    assert shown(9, per="message") == shown(1, per="message") == shown(1).replace("run", "message")
+    assert shown(9, against="server").endswith("per run (server)")
+    assert shown(9, mechanism="fedavg") == "epsilon 0.5 per bit (server)"
+    assert spent_text(Settings(), hb.baselines.FedAvg(4).guarantee, 9) == "no privacy"
+
+
+def test_fedavg_under_a_budget_says_that_it_is_not_private(hushbit):
+    answer = hushbit("run", *IN_BUDGET[:4], *BUDGET, "--mechanism", "fedavg")
+    assert "No privacy: fedavg is the reference" in answer.out
+    assert "no privacy" in answer.lines[-1]
+    figures = json.loads(
+        hushbit("run", *IN_BUDGET[:4], *BUDGET, "--mechanism", "fedavg", "--json").out
+    )
+    assert figures["epsilon_run_model"] == "inf"
+    assert figures["epsilon_spent"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--defence", "spectral"), "the defence spectral reads single ballots"),
+        (("--attack", "directed", "--attackers", 0.1), "read the updates of honest users"),
+        (("--ballots", "stored"), "ballots are stored"),
+        (("--honest", 41), "from 1 to 40 may count as honest"),
+        (("--mechanism", "signsgd", "--sign-step", 1), "takes a budget per bit"),
+    ],
+)
+def test_budgets_that_a_run_cannot_keep_are_refused(hushbit, tmp_path, monkeypatch, words, reason):
+    monkeypatch.chdir(tmp_path)
+    clip = () if "signsgd" in words else ("--clip", 0.5)
+    answer = hushbit("run", "--users", 40, "--rounds", 2, *clip, *BUDGET, *words)
+    assert answer.code == 2
+    assert reason in answer.err
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_progress_line_fits_eighty_columns(hushbit):
@@ -58,7 +149,7 @@ def test_the_progress_line_fits_eighty_columns(hushbit):
     line = answer.lines[-1]
     assert len(line.rstrip()) <= 80
     assert "…" not in line
-    for word in ("cpa", "3/3", "accuracy", "SNR", "dB", "epsilon spent", "0:00"):
+    for word in ("cpa", "3/3", "accuracy", "SNR", "dB", "epsilon 1 per bit (server)", "0:00"):
         assert word in line
 
 

@@ -84,19 +84,25 @@ def test_privacy_choices_and_command_are_included(sources):
     assert "```\nhushbit reproduce nested --out results\n```" in text
 
 
-def test_runs_are_compared_in_three_privacy_units(sources):
+def test_runs_are_compared_in_the_requested_unit_and_per_run(sources):
     document = report_document(sources, "Report")
     compared = next(t for t in blocks(document, ReportTable) if t.columns[0] == "run")
     rows = {row[0]: dict(zip(compared.columns, row, strict=True)) for row in compared.rows}
-    assert rows["cpa"]["epsilon per bit"] == "0.5"
-    assert rows["cpa"]["epsilon per message"] == "325"
-    assert rows["cpa"]["epsilon per run"] == "3,900"
+    assert rows["cpa"]["epsilon requested"] == "0.5 per bit, server"
+    assert rows["cpa"]["epsilon per run, server"] == "3,900"
+    assert rows["cpa"]["epsilon per run, model"] == "1.25"
+    assert rows["fedavg"]["epsilon requested"] == "no privacy"
     assert rows["cpa"]["sent up"] == "73.2 kB"
-    assert rows["fedavg"]["epsilon per run"] == "∞"
+    assert rows["fedavg"]["epsilon per run, server"] == "∞"
     assert rows["stopped"]["rounds"] == "6 of 12"
     assert rows["stopped"]["time"] == "not finished"
-    units = [t for t in blocks(document, ReportTable) if t.columns[0] == "unit"]
-    assert [row[0] for row in units[0].rows] == ["per bit", "per message", "per run of 12 rounds"]
+    units = [t for t in blocks(document, ReportTable) if t.columns[0] == "against"]
+    assert [row[:2] for row in units[0].rows] == [
+        ("server", "per bit"),
+        ("server", "per message"),
+        ("server", "per run of 12 rounds"),
+        ("model", "per run of 12 rounds"),
+    ]
     plots = {plot.title: plot for plot in blocks(document, Plot) if "round" in plot.caption}
     assert set(plots) >= {"Test accuracy (%)", "SNR of the mean update (dB)", "Training loss"}
     assert len(plots["Training loss"].lines) == 3
@@ -134,6 +140,25 @@ def test_a_real_run_can_be_reported(tmp_path):
     sources = read_sources([tmp_path / "run"])
     assert sources.runs[0].summary["epsilon_per_bit"] == 1.0
     assert "per run of 2 rounds" in write_markdown(report_document(sources, "R"))
+
+
+def test_the_requested_unit_of_a_run_comes_first(tmp_path):
+    from hushbit.lab.sim.run import run
+
+    budget = {"epsilon": 6.0, "delta": 1e-6, "per": "run", "against": "model"}
+    run(Settings(users=8, rounds=2, clip=0.5, **budget), tmp_path / "cpa")
+    run(Settings(mechanism="fedavg", users=8, rounds=2, **budget), tmp_path / "fedavg")
+    run(Settings(mechanism="laplace", epsilon_per_bit=1.0, users=8, rounds=2), tmp_path / "laplace")
+    document = report_document(read_sources([tmp_path]), "R")
+    compared = next(t for t in blocks(document, ReportTable) if t.columns[0] == "run")
+    rows = {row[0]: dict(zip(compared.columns, row, strict=True)) for row in compared.rows}
+    spent = rows["cpa"]["epsilon per run, model"]
+    assert rows["cpa"]["epsilon requested"] == f"{spent} of 6 per run, model"
+    assert rows["fedavg"]["epsilon requested"] == "no privacy"
+    assert rows["laplace"]["epsilon per run, model"] == "as server"
+    text = write_markdown(document)
+    assert f"Requested: {spent} of 6 per run, model." in text
+    assert "8 voters in every round whose coins stay secret" in text
 
 
 def test_the_summary_shows_the_figures_that_fail(small_library):

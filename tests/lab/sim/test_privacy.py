@@ -1,10 +1,19 @@
-"""Who is honest in a simulated round, and which releases are no sums of votes."""
+"""Who is honest in a simulated round, which releases are no sums, and what a run states."""
+
+import math
 
 import pytest
 
+import hushbit as hb
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import CRAFTED
-from hushbit.lab.sim.privacy import honest_in_round, not_a_sum, taking_part
+from hushbit.lab.sim.privacy import (
+    budget_of,
+    honest_in_round,
+    no_model_guarantee,
+    statement_of,
+    taking_part,
+)
 from hushbit.lab.sim.settings import Settings
 
 
@@ -33,7 +42,7 @@ def test_honest_voters_are_those_in_a_round_less_all_attackers(options, honest):
         {"honest": 101.0},
         {"honest": 0.001},
         {"attack": "flip", "attackers": 0.2, "honest": 81.0},
-        {"participation": 0.2, "attack": "flip", "attackers": 0.2},
+        {"participation": 0.2, "attack": "flip", "attackers": 0.2, "honest": 1.0},
     ],
 )
 def test_honest_voters_who_cannot_exist_are_refused(options):
@@ -47,9 +56,29 @@ def test_users_that_take_part():
 
 
 def test_releases_that_are_no_sums_have_a_reason():
-    assert not_a_sum(Settings()) == ""
-    assert not_a_sum(Settings(attack="flip", attackers=0.1)) == ""
-    assert "stored" in not_a_sum(Settings(), ballots_stored=True)
-    assert "median" in not_a_sum(Settings(defence="median"))
+    assert no_model_guarantee(Settings()) == ""
+    assert no_model_guarantee(Settings(attack="flip", attackers=0.1)) == ""
+    assert "stored" in no_model_guarantee(Settings(), ballots_stored=True)
+    assert "median" in no_model_guarantee(Settings(defence="median"))
+    outvoted = Settings(participation=0.2, attack="flip", attackers=0.2)
+    assert "all users of a round" in no_model_guarantee(outvoted)
     for attack in CRAFTED:
-        assert attack in not_a_sum(Settings(attack=attack, attackers=0.1))
+        assert attack in no_model_guarantee(Settings(attack=attack, attackers=0.1))
+
+
+def test_the_statement_is_that_of_the_simulated_deployment():
+    guarantee = hb.CPA(650, 0.5, 0.05, clip=0.5).guarantee
+    options = {"users": 60, "attack": "flip", "attackers": 0.5, "delta": 1e-6}
+    found = statement_of(Settings(**options), guarantee, 7)
+    assert found.simulated
+    assert (found.honest, found.delta, found.rounds, found.budget) == (30, 1e-6, 7, None)
+    assert found.epsilon_run_model == guarantee.of_tally(30, 7, delta=1e-6).epsilon
+    stored = statement_of(Settings(**options), guarantee, 7, ballots_stored=True)
+    assert stored.epsilon_run_model == math.inf
+    assert "stored" in stored.reason
+
+
+def test_the_reference_spends_no_budget():
+    budget = {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model"}
+    for name, spends in (("cpa", True), ("fedavg", False), ("vanilla", False)):
+        assert (budget_of(Settings(mechanism=name, **budget)) is not None) == spends

@@ -2,8 +2,9 @@
 
 import math
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,9 @@ from hushbit.lab.cli.output import (
     RoundProgress,
     err,
     need_lab,
+    print_details,
+    print_simulation_note,
+    print_statement,
     resume_hint,
     show_json,
     table,
@@ -22,15 +26,18 @@ from hushbit.lab.cli.output import (
 from hushbit.lab.cli.output import out as console
 from hushbit.lab.sim.settings import Settings
 
-COLUMNS = (
+if TYPE_CHECKING:
+    from hushbit.lab.sim.run import RunSummary
+
+Column = tuple[str, str, Callable[[Any], str]]
+COLUMNS: tuple[Column, ...] = (
     ("test_accuracy", "test\naccuracy", lambda v: f"{v:.2%}"),
     ("snr_db", "SNR\n(dB)", lambda v: f"{v:.1f}"),
     ("bytes_up", "sent\nup", lambda v: f"{v / 1e6:,.1f} MB"),
-    ("epsilon_per_bit", "eps per\nbit", lambda v: f"{v:.4g}"),
-    ("epsilon_per_message", "eps per\nmessage", lambda v: f"{v:.4g}"),
-    ("epsilon_run", "eps per\nrun", lambda v: f"{v:.4g}"),
     ("seconds", "time", lambda v: f"{v:.1f} s"),
 )
+"""The columns before those of epsilon."""
+
 USERS = 1000
 DIGITS = {"dataset": "digits", "samples_per_user": 1, "rounds": 40, "rate": 0.3, "radius": 0.05}
 MNIST = {
@@ -52,6 +59,9 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder for the runs and the plot.")] = None,
     config: ConfigFile = None,
     data: DataFolder = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Print every figure of the runs.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
 ) -> None:
     """Run several mechanisms on the same users and seed; print a table and draw a plot."""
@@ -61,6 +71,10 @@ def compare(
         show_json([{k: v for k, v in r.items() if k != "history"} for r in results])
         return
     print_table(results)
+    print_statements(results)
+    for result in results if details else ():
+        result.pop("history")
+        print_details(result)
     if plot is not None:
         console.print(str(plot))
 
@@ -71,7 +85,7 @@ def run_all(
     config: Path | None,
     data: Path | None,
     out: Path | None,
-) -> list[dict[str, Any]]:
+) -> "list[RunSummary]":
     """Run the mechanisms one after the other and return their summaries."""
     need_lab()
     from hushbit.lab.sim.run import RunRecord, run
@@ -97,11 +111,11 @@ def run_all(
 
 def settings_per_mechanism(names: list[str], options: dict[str, Any]) -> list[Settings]:
     """Settings of each mechanism, with only those options that this mechanism accepts."""
-    from hushbit.lab.sim.setup import ACCEPTED_OPTIONS, OPTIONS, mechanism_name
+    from hushbit.lab.sim.setup import OPTIONS, accepted_options
 
     if len(set(names)) != len(names) or not all(names):
         raise InvalidInput(f"name every mechanism once, as in fedavg,cpa; got {','.join(names)}")
-    accepted = [ACCEPTED_OPTIONS[mechanism_name(name)] for name in names]
+    accepted = [accepted_options(name, options.get("per")) for name in names]
     unused = sorted(k for k in options if k in OPTIONS and all(k not in a for a in accepted))
     if unused:
         flags = ", ".join("--" + name.replace("_", "-") for name in unused)
@@ -115,20 +129,40 @@ def settings_per_mechanism(names: list[str], options: dict[str, Any]) -> list[Se
     ]
 
 
-def print_table(results: list[dict[str, Any]]) -> None:
+def print_table(results: "list[RunSummary]") -> None:
     """Print one row of figures per mechanism."""
     first = results[0]
     title = (
         f"{first['dataset']}, {first['model']}, {first['users']:,} users, {first['rounds']} rounds"
     )
+    columns = [*COLUMNS, *epsilon_columns(first["budget"])]
     rows = [
-        [result["mechanism"], *(_cell(result[key], show) for key, _, show in COLUMNS)]
+        [result["mechanism"], *(_cell(result, key, show) for key, _, show in columns)]
         for result in results
     ]
-    console.print(table(title, ["mechanism", *(head for _, head, _ in COLUMNS)], rows))
+    console.print(table(title, ["mechanism", *(head for _, head, _ in columns)], rows))
 
 
-def draw_plot(results: list[dict[str, Any]], folder: Path) -> Path:
+def epsilon_columns(budget: dict[str, Any] | None) -> "list[Column]":
+    """The epsilon of the requested unit, then those of the run against each observer."""
+    first = ("epsilon_bit", "epsilon\nper bit,\nserver")
+    if budget is not None:
+        first = ("epsilon_spent", f"epsilon\nper {budget['per']},\n{budget['against']}")
+    others = [(f"epsilon_run_{who}", f"epsilon\nper run,\n{who}") for who in ("server", "model")]
+    keys = [first, *(one for one in others if one[1] != first[1])]
+    return [(key, head, lambda v: f"{v:.4g}") for key, head in keys]
+
+
+def print_statements(results: "list[RunSummary]") -> None:
+    """Print the privacy statement of each mechanism, and which figures only a simulation has."""
+    for result in results:
+        console.print(f"{result['mechanism']}:")
+        print_statement(result)
+        console.print()
+    print_simulation_note()
+
+
+def draw_plot(results: "list[RunSummary]", folder: Path) -> Path:
     """Draw accuracy and SNR by round into a PNG file in the folder."""
     from hushbit.lab.report.plots import plot_runs
 
@@ -139,8 +173,13 @@ def draw_plot(results: list[dict[str, Any]], folder: Path) -> Path:
     return target
 
 
-def _cell(value: Any, show: Any) -> str:
-    return "inf" if isinstance(value, float) and math.isinf(value) else str(show(value))
+def _cell(result: "RunSummary", key: str, show: Callable[[Any], str]) -> str:
+    value = result[key]
+    if value is not None and math.isfinite(value):
+        return show(value)
+    # Only the figure against the server is proved, which holds against every other observer too.
+    same = key == "epsilon_run_model" and math.isfinite(result["epsilon_run_server"])
+    return "as server" if same else "inf"
 
 
 def demo(
@@ -156,6 +195,7 @@ def demo(
     named = {**_demo_data(), "users": USERS, "epsilon_per_bit": 0.5, "seed": 1}
     results = run_all(["fedavg", "cpa"], named, None, None, folder)
     print_table(results)
+    print_statements(results[1:])
     share = results[1]["bytes_up"] / results[0]["bytes_up"]
     console.print(
         f"With cpa, {USERS:,} users sent {share:.1%} of the bytes of fedavg. The local-DP epsilon "

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shlex
+import textwrap
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from hushbit.errors import MissingExtra
 
 if TYPE_CHECKING:
     from hushbit.lab.sim.rounds import RoundResult
+    from hushbit.lab.sim.run import RunSummary
     from hushbit.lab.sim.settings import Settings
     from hushbit.lab.sim.setup import Setup
 
@@ -73,6 +75,45 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines as they are."""
+    for line in lines:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_statement(summary: "RunSummary") -> None:
+    """Print the privacy statement of a run; the reference without privacy has none."""
+    if summary["budget"] is not None and summary.statement.budget is None:
+        print_lines([f"No privacy: {summary['mechanism']} is the reference and spends no budget."])
+    else:
+        print_lines(summary.statement.lines())
+
+
+def print_simulation_note() -> None:
+    """Print which figures only a simulation has."""
+    from hushbit.lab.sim.privacy import SIMULATION_NOTE
+    from hushbit.statement import WIDTH
+
+    print_lines(textwrap.wrap(SIMULATION_NOTE, WIDTH))
+
+
+def print_details(summary: "RunSummary") -> None:
+    """Print every figure of a run."""
+    rows = [[name, _formatted(value)] for name, value in summary.items() if value is not None]
+    out.print(table("All figures", ["", "value"], rows))
+
+
+def _formatted(value: Any) -> str:
+    """A number with separators and four significant digits; other values as text."""
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3e}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_formatted(part)}" for name, part in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(map(_formatted, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def announce_cluster(engine: str) -> None:
@@ -164,7 +205,7 @@ class TotalProgress(ProgressLine):
 
 
 class RoundProgress(ProgressLine):
-    """Progress of one run: accuracy, SNR, epsilon spent, time left; optionally TensorBoard events.
+    """Progress of one run: accuracy, SNR, epsilon so far, time left; optionally TensorBoard events.
 
     The line fits into 80 columns; a wider terminal also shows a bar.
     """
@@ -197,10 +238,10 @@ class RoundProgress(ProgressLine):
     def watch(self, setup: "Setup", made: "RoundResult") -> None:
         """Called after every round."""
         accuracy = "" if made.test_accuracy is None else f"accuracy {made.test_accuracy:.1%}  "
-        # Pure epsilon of all bits of all rounds so far, by sequential composition.
-        spent = setup.mechanism.guarantee.epsilon_per_run(made.number)
-        snr = f"SNR {made.distortion.snr_db:.1f} dB"
-        note = f"{accuracy}{snr}  pure epsilon spent {spent:.4g}"
+        from hushbit.lab.sim.privacy import spent_text
+
+        spent = spent_text(setup.settings, setup.mechanism.guarantee, made.number)
+        note = f"{accuracy}SNR {made.distortion.snr_db:.1f} dB  {spent}"
         self._bar.update(self._task, completed=made.number, note=note)
         if self._folder is not None:
             self._write_events(self._folder, made)

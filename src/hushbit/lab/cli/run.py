@@ -1,6 +1,7 @@
 """The `run` command: train a model across users with one mechanism."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,12 +15,24 @@ from hushbit.lab.cli.output import (
     announce_cluster,
     err,
     need_lab,
+    print_details,
+    print_simulation_note,
+    print_statement,
     resume_hint,
     show_json,
     table,
 )
 from hushbit.lab.cli.output import out as console
 from hushbit.lab.sim.settings import Settings
+from hushbit.wire.files import write_text
+
+SHOWN: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("test_accuracy", "test accuracy", lambda v: f"{v:.2%}"),
+    ("bytes_up", "sent up", lambda v: f"{v / 1e6:,.2f} MB"),
+    ("bytes_down", "sent down", lambda v: f"{v / 1e6:,.2f} MB"),
+    ("seconds", "time", lambda v: f"{v:.1f} s"),
+)
+"""The figures that are printed without --details."""
 
 
 @with_settings()
@@ -51,6 +64,12 @@ def run(
             "identifier, so words differ from those of a run without --ballots."
         ),
     ] = None,
+    note: Annotated[
+        Path | None, typer.Option(help="Markdown file to write the privacy note of the run to.")
+    ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Print every figure of the run.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Train a model across users with one mechanism; report accuracy, bytes and privacy."""
@@ -92,15 +111,15 @@ def run(
     except KeyboardInterrupt:
         raise Interrupted(resume_hint(out)) from None
     summary.pop("history")
+    if note is not None:
+        write_text(note, summary.privacy_note())
     if json:
         show_json(summary)
         return
-    rows = [[name, _formatted(value)] for name, value in summary.items() if value is not None]
-    console.print(table("Run", ["", "value"], rows))
-
-
-def _formatted(value: Any) -> str:
-    """A number with separators and four significant digits; other values as text."""
-    if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3e}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    title = "{mechanism}: {dataset}, {model}, {users:,} users, {rounds:,} rounds".format(**summary)
+    rows = [[name, show(summary[key])] for key, name, show in SHOWN]
+    console.print(table(title, ["", "value"], rows))
+    print_statement(summary)
+    if details:
+        print_details(summary)
+        print_simulation_note()

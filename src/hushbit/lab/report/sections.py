@@ -57,7 +57,11 @@ def _best_run(runs: list[RunReport]) -> str:
     def accuracy(run: RunReport) -> float:
         return 100 * (run.last("test_accuracy") or 0.0)
 
-    private = [run for run in runs if math.isfinite(run.summary["epsilon_run"])]
+    private = [
+        run
+        for run in runs
+        if math.isfinite(min(run.summary["epsilon_run"], run.summary["epsilon_run_model"]))
+    ]
     plain = [run for run in runs if run.settings.mechanism == "fedavg"]
     best = max(private or runs, key=accuracy)
     text = f"Best {'private ' if private else ''}run: {best.name} {accuracy(best):.1f} %"
@@ -180,9 +184,9 @@ COMPARISON: dict[str, Callable[[RunReport], str]] = {
     "test accuracy": _accuracy,
     "SNR (dB)": _at_end("snr_db"),
     "sent up": lambda run: _size(_total(run, "bytes_up")),
-    "epsilon per bit": _at_end("epsilon_per_bit"),
-    "epsilon per message": _at_end("epsilon_per_message"),
-    "epsilon per run": _at_end("epsilon_run"),
+    "epsilon requested": lambda run: _requested(run) if run.finished else "",
+    "epsilon per run, server": _at_end("epsilon_run_server"),
+    "epsilon per run, model": lambda run: _against_model(run) if run.finished else "",
     "time": lambda run: f"{run.summary['seconds']:,.1f} s" if run.finished else "not finished",
 }
 """The columns of the table of all runs."""
@@ -191,8 +195,9 @@ COMPARISON: dict[str, Callable[[RunReport], str]] = {
 def _comparison(runs: tuple[RunReport, ...]) -> ReportTable:
     rows = tuple(tuple(text(run) for text in COMPARISON.values()) for run in runs)
     caption = (
-        "All runs. SNR is the median over rounds. Epsilons are those of pure local differential "
-        "privacy; the section of each run also has them at a delta."
+        "All runs. SNR is the median over rounds; only a simulation has it, and a deployment must "
+        "not release it. Epsilons of a run are at its delta: against the server, which sees "
+        "ballots, and against those who see only the model."
     )
     return ReportTable(caption, tuple(COMPARISON), rows, heads=3)
 
@@ -204,18 +209,42 @@ def _guarantee(run: RunReport) -> tuple[Block, ...]:
     if not end:
         text = run.environment.get("guarantee", "Its record has no guarantee.")
         return (Text(f"The run is not finished. {text}"), *notes)
-    rounds = max(run.settings.rounds, len(run.rows))
-    rows = tuple(
-        (unit, number(end[pure]), number(end[at_delta]))
-        for unit, pure, at_delta in (
-            ("per bit", "epsilon_per_bit", "epsilon_per_bit"),
-            ("per message", "epsilon_per_message", "epsilon_per_message_at_delta"),
-            (f"per run of {rounds:,} rounds", "epsilon_run", "epsilon_run_at_delta"),
-        )
+    rounds = f"per run of {max(run.settings.rounds, len(run.rows)):,} rounds"
+    units = (
+        ("server", "per bit", "epsilon_per_bit", "epsilon_per_bit"),
+        ("server", "per message", "epsilon_per_message", "epsilon_message_server"),
+        ("server", rounds, "epsilon_run", "epsilon_run_server"),
     )
-    caption = "Local differential privacy of one user against anyone who sees ballots and keys."
-    columns = ("unit", "pure epsilon", f"epsilon at delta {end['delta']:g}")
-    return (ReportTable(caption, columns, rows), *notes)
+    rows = [(who, unit, number(end[pure]), number(end[at])) for who, unit, pure, at in units]
+    rows.append(("model", rounds, "", _against_model(run)))
+    caption = (
+        f"Requested: {_requested(run)}. The server sees ballots. Others see only the model, which "
+        "needs a server that shows nothing but sums of votes and what is computed from them"
+    )
+    if "honest" in end:
+        caption += f", and {end['honest']:,.0f} voters in every round whose coins stay secret"
+    caption += ". The run is simulated: these are the figures of the deployment that it simulates."
+    columns = ("against", "unit", "pure epsilon", f"epsilon at delta {end['delta']:g}")
+    return (ReportTable(caption, columns, tuple(rows), heads=2), *notes)
+
+
+def _requested(run: RunReport) -> str:
+    """What a finished run spends in the unit of its budget, or per bit without a budget."""
+    end, budget = run.summary, run.settings.budget
+    if budget is not None and "epsilon_spent" in end:
+        unit = f"per {budget.per}, {budget.against}"
+        return f"{number(end['epsilon_spent'])} of {number(budget.epsilon)} {unit}"
+    if math.isinf(end["epsilon_per_bit"]):
+        return "no privacy"
+    return f"{number(end['epsilon_per_bit'])} per bit, server"
+
+
+def _against_model(run: RunReport) -> str:
+    """Epsilon of a finished run against the model."""
+    end = run.summary
+    if math.isinf(end["epsilon_run_model"]) and math.isfinite(end["epsilon_run_server"]):
+        return "as server"
+    return number(end["epsilon_run_model"])
 
 
 def _traffic(run: RunReport) -> ReportTable:

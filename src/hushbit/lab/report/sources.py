@@ -18,12 +18,16 @@ NUMBERS = (
     "bytes_down",
     "epsilon_per_bit",
     "epsilon_per_message",
-    "epsilon_per_message_at_delta",
     "epsilon_run",
-    "epsilon_run_at_delta",
+    "epsilon_message_server",
+    "epsilon_run_server",
+    "epsilon_run_model",
     "delta",
     "seconds",
 )
+OPTIONAL_NUMBERS = ("epsilon_spent", "honest")
+"""Numbers that not every run has."""
+
 Row = dict[str, float | None]
 
 
@@ -73,7 +77,8 @@ def read_run(folder: Path, name: str) -> RunReport:
         lacking = [key for key in NUMBERS if _number(raw.get(key)) is None]
         if lacking:
             raise DamagedFile(f"{folder / SUMMARY} lacks numbers: {', '.join(lacking)}")
-        summary = {key: float(raw[key]) for key in NUMBERS}
+        known = [*NUMBERS, *(key for key in OPTIONAL_NUMBERS if raw.get(key) is not None)]
+        summary = {key: float(raw[key]) for key in known}
     return RunReport(name, settings, environment, rows, summary)
 
 

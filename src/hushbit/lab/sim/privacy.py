@@ -1,9 +1,26 @@
-"""The privacy of a simulated run: who is honest, and what is released beside sums of votes."""
+"""The privacy of a simulated run: who is honest, what is released, and what the run states."""
+
+import math
 
 from hushbit.budget import Budget
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import CRAFTED
 from hushbit.lab.sim.settings import Settings
+from hushbit.privacy.guarantee import Guarantee
+from hushbit.statement import PrivacyStatement, privacy_statement
+
+SIMULATION_ONLY = ("snr_db", "mse")
+"""Figures of a summary that are computed from the exact updates of users."""
+
+SIMULATION_NOTE = (
+    "SNR and mean square error come from the users' exact updates, which only a simulation has; so "
+    "do the training loss and the overload rate of each round. A deployment must not release them: "
+    "no guarantee covers them."
+)
+
+
+REFERENCES = ("fedavg", "vanilla")
+"""Names of FedAvg, which takes every budget as the reference without privacy."""
 
 
 def taking_part(settings: Settings) -> int:
@@ -14,16 +31,14 @@ def taking_part(settings: Settings) -> int:
 def honest_in_round(settings: Settings) -> int:
     """The number of honest voters in every round, by default all but the attackers.
 
-    All attackers may be drawn for the same round.
+    All attackers may be drawn for the same round, which may leave no honest voter.
     """
     present, attackers = taking_part(settings), round(settings.attackers * settings.users)
-    most = present - attackers
+    most = max(0, present - attackers)
     if settings.honest is None:
-        wanted = most
-    elif settings.honest <= 1:
-        wanted = int(settings.honest * present + 1e-9)
-    else:
-        wanted = int(settings.honest)
+        return most
+    share = settings.honest <= 1
+    wanted = math.floor(settings.honest * present + 1e-9) if share else int(settings.honest)
     if not 1 <= wanted <= most:
         raise InvalidInput(
             f"of {present} users in a round up to {attackers} are attackers, so from 1 to {most} "
@@ -32,19 +47,55 @@ def honest_in_round(settings: Settings) -> int:
     return wanted
 
 
-def not_a_sum(settings: Settings, ballots_stored: bool = False) -> str:
-    """Why what the run releases is no function of sums of votes; empty if it is one."""
+def no_model_guarantee(settings: Settings, ballots_stored: bool = False) -> str:
+    """Why the run can state nothing against those who see only the model; empty if it can."""
     if settings.defence != "none":
         return f"the defence {settings.defence} reads single ballots"
     if settings.attack in CRAFTED:
         return f"attackers of the attack {settings.attack} read the updates of honest users"
+    if honest_in_round(settings) == 0:
+        return "all users of a round may be attackers"
     return "ballots are stored" if ballots_stored else ""
 
 
-def check_model_budget(budget: Budget | None, reason: str) -> None:
-    """Refuse a budget against the model if what is released is no function of sums of votes."""
-    if budget is not None and budget.against == "model" and reason:
+def check_model_budget(settings: Settings, ballots_stored: bool = False) -> None:
+    """Refuse a budget against the model in a run that can state nothing against it."""
+    reason = no_model_guarantee(settings, ballots_stored)
+    if settings.against == "model" and reason:
         raise InvalidInput(
-            f"a budget against the model covers sums of votes only, and {reason}: leave that out, "
-            "or take a budget against the server"
+            f"a budget against the model covers sums of honest votes only, but {reason}: change "
+            "that, or take a budget against the server"
         )
+
+
+def budget_of(settings: Settings) -> Budget | None:
+    """The budget that the mechanism spends; None for FedAvg, the reference without privacy."""
+    return None if settings.mechanism in REFERENCES else settings.budget
+
+
+def spent_text(settings: Settings, guarantee: Guarantee, rounds: int) -> str:
+    """What a user has spent after so many rounds, in the unit of the budget, else per bit."""
+    budget = budget_of(settings)
+    if budget is not None:
+        honest = honest_in_round(settings) or None
+        spent = budget.spent(guarantee, rounds=rounds, honest=honest).epsilon
+        return f"epsilon {spent:.3g} per {budget.per} ({budget.against})"
+    if math.isinf(guarantee.epsilon_per_bit):
+        return "no privacy"
+    return f"epsilon {guarantee.epsilon_per_bit:.3g} per {guarantee.unit} (server)"
+
+
+def statement_of(
+    settings: Settings, guarantee: Guarantee, rounds: int, ballots_stored: bool = False
+) -> PrivacyStatement:
+    """The statement of the deployment that a run simulates, for users in all of its rounds."""
+    return privacy_statement(
+        guarantee,
+        rounds=rounds,
+        delta=settings.shown_delta,
+        honest=honest_in_round(settings) or None,
+        users=settings.users,
+        budget=budget_of(settings),
+        not_a_sum=no_model_guarantee(settings, ballots_stored),
+        simulated=True,
+    )

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from hushbit.engine import Engine
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
-from hushbit.lab.sim.privacy import check_model_budget, not_a_sum
+from hushbit.lab.sim.privacy import SIMULATION_ONLY, check_model_budget, statement_of
 from hushbit.lab.sim.rounds import RoundResult, RunState, initial_state, run_rounds
 from hushbit.lab.sim.settings import CONFIG, Settings, read_settings
 from hushbit.lab.sim.setup import Setup, build_setup, run_identifier
 from hushbit.mechanism import Mechanism
+from hushbit.statement import PrivacyStatement
 from hushbit.store.run_folder import (
     CHECKPOINT,
     ENVIRONMENT,
@@ -128,6 +129,26 @@ def _layout(groups: ArrayGroups) -> dict[tuple[str, str], Any]:
 Watcher = Callable[[Setup, RoundResult], None]
 
 
+class RunSummary(dict[str, Any]):
+    """The figures of a run by name, and its privacy statement."""
+
+    def __init__(self, figures: Mapping[str, Any], statement: PrivacyStatement) -> None:
+        super().__init__(figures)
+        self.statement = statement
+
+    def privacy_note(self) -> str:
+        """A page of Markdown about the run for the person who approves its deployment."""
+        task = "{dataset}, {model} ({dim:,} weights), {users:,} users, {rounds:,} rounds"
+        details = [
+            task.format(**self),
+            "mechanism {mechanism}, {bits_per_entry:.4g} bits per weight".format(**self),
+            "test accuracy {test_accuracy:.2%}".format(**self),
+        ]
+        return self.statement.note(
+            f"Privacy note of a run with {self['mechanism']}", details=details
+        )
+
+
 def run(
     settings: Settings,
     out: str | Path | None = None,
@@ -138,7 +159,7 @@ def run(
     engine: Engine | None = None,
     ballots: str | Path | None = None,
     mechanism: Mechanism | None = None,
-) -> dict[str, Any]:
+) -> RunSummary:
     """Run or resume a federation; returns the summary, with the rounds under "history".
 
     The engine decides where users are computed and changes no result. All ballots are stored as
@@ -151,17 +172,19 @@ def run(
         record.check_empty()
     with nullcontext() if record is None else record.locked():
         kept = _ballot_folder(ballots, resume)
-        check_model_budget(settings.budget, not_a_sum(settings, ballots is not None))
+        check_model_budget(settings, ballots_stored=kept is not None)
         setup = build_setup(settings, data)
         if kept is not None:
             setup = replace(setup, ballots=kept, run=run_identifier(settings))
         if mechanism is not None:
             setup = replace(setup, mechanism=mechanism)
         history = _run_rounds(setup, record, resume, watch, engine)
-        summary = summarise(setup, history) | {"seconds": time.perf_counter() - begun}
+        summary = summarise(setup, history)
+        summary["seconds"] = time.perf_counter() - begun
         if record is not None:
             record.finish(summary)
-    return summary | {"history": history}
+    summary["history"] = history
+    return summary
 
 
 def _run_rounds(
@@ -213,7 +236,7 @@ def _ballot_folder(folder: str | Path | None, resume: bool) -> Path | None:
     return place.resolve()
 
 
-def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
+def summarise(setup: Setup, history: list[dict[str, Any]]) -> RunSummary:
     """The figures of a run; SNR is the median over rounds, shares of removed users are means."""
     settings, guarantee = setup.settings, setup.mechanism.guarantee
     rounds = max(settings.rounds, len(history))
@@ -221,7 +244,8 @@ def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
         (row for row in reversed(history) if row.get("test_accuracy") is not None), {}
     )
     ratios = [float(row["snr_db"]) for row in history if not math.isnan(float(row["snr_db"]))]
-    return {
+    statement = statement_of(settings, guarantee, rounds, setup.ballots is not None)
+    figures = {
         "mechanism": settings.mechanism,
         "dataset": settings.dataset,
         "model": settings.model,
@@ -243,13 +267,15 @@ def summarise(setup: Setup, history: list[dict[str, Any]]) -> dict[str, Any]:
         "bits_per_entry": guarantee.bits_per_entry,
         "epsilon_per_bit": guarantee.epsilon_per_bit,
         "epsilon_per_message": guarantee.epsilon_per_message(),
-        "epsilon_per_message_at_delta": guarantee.epsilon_per_message(settings.shown_delta),
         "epsilon_run": guarantee.epsilon_per_run(rounds),
-        "epsilon_run_at_delta": guarantee.epsilon_per_run(rounds, settings.shown_delta),
-        "delta": settings.shown_delta,
+        **statement.row(),
+        "budget": None if settings.budget is None else asdict(settings.budget),
+        "epsilon_spent": statement.spent,
+        "simulation_only": SIMULATION_ONLY,
         "k_anonymity": guarantee.k_anonymity,
         "seed": settings.seed,
     }
+    return RunSummary(figures, statement)
 
 
 def _mean_over_rounds(history: list[dict[str, Any]], name: str) -> float | None:

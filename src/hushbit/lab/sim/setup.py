@@ -25,7 +25,7 @@ from hushbit.lab.sim.defences import check_defence
 from hushbit.lab.sim.models import Model, build_model
 from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Parts
-from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, not_a_sum, taking_part
+from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, taking_part
 from hushbit.lab.sim.server_steps import ServerStep, server_step
 from hushbit.lab.sim.settings import FIELDS, Settings
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates
@@ -162,7 +162,7 @@ def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> M
         under = f" under a budget per {settings.per}" if budget else ""
         raise InvalidInput(f"mechanism {name} does not take {listed}{under}; leave it out")
     if budget is not None and name != "fedavg":
-        check_model_budget(budget, not_a_sum(settings))
+        check_model_budget(settings)
         made = _within(budget, name, settings, model, local)
         if made is not None:
             return made
