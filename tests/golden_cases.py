@@ -27,6 +27,7 @@ RUN = b"golden run"
 VOTERS = 12
 KEPT = 4
 Z = {"epsilon_per_bit": 0.5, "radius": 1.0}
+MESSAGE = hb.Budget(4.0, 1e-5, per="message", against="server")
 
 
 def auto_cpa(dim: int, users: int, **options: Any) -> Any:
@@ -53,7 +54,9 @@ MECHANISMS: dict[str, hb.Mechanism] = {
     "norm vote, whole bytes": NormVote(hb.CPA(dim=24, points=4, **Z), level=3.0, epsilon=0.5),
     "norm vote, rotated": hb.Rotated(NormVote(hb.CPA(dim=21, **Z), level=2.0, epsilon=0.5)),
     "auto": auto_cpa(21, VOTERS, epsilon_per_bit=0.5, first_norm=2.0),
-    "auto, whole message": auto_cpa(21, VOTERS, epsilon_per_message=4.0, delta=1e-5),
+    "auto, whole message": auto_cpa(
+        21, VOTERS, budget=hb.Budget(4.0, 1e-5, per="message", against="server")
+    ),
     "FedAvg": baselines.FedAvg(21),
     "Laplace": baselines.Laplace(21, 0.5, 0.75),
     "Laplace, no noise": baselines.Laplace(21, float("inf"), 0.75),

@@ -16,7 +16,11 @@ from hushbit.registry import mechanism_by_name
 from hushbit.wrappers import NormVote
 
 EVERY = {**MECHANISMS, **OTHERS}
-NAMES = {kind.__name__: kind for kind in CLASSES} | {"AutoCPA": hb.AutoCPA, "math": math}
+NAMES = {kind.__name__: kind for kind in CLASSES} | {
+    "AutoCPA": hb.AutoCPA,
+    "Budget": hb.Budget,
+    "math": math,
+}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -90,7 +94,9 @@ WRONG = {
     "estimate of nothing": (lambda: CPA.estimate(CPA.tally(KEY)), "no ballots"),
     "tally of another": (lambda: CPA.estimate(hb.Rotated(CPA).tally(KEY)), "tally made by"),
     "epsilon twice": (
-        lambda: hb.AutoCPA(4, 9, epsilon_per_bit=1.0, epsilon_per_message=1.0, delta=0.0),
+        lambda: hb.AutoCPA(
+            4, 9, epsilon_per_bit=1.0, budget=hb.Budget(1.0, 0.0, per="bit", against="server")
+        ),
         "give either",
     ),
     "a vote without epsilon": (lambda: NormVote(CPA, 1.0, 0.0), "epsilon"),

@@ -62,22 +62,46 @@ class Budget:
         `rounds` is required for a budget per run, `honest` (voters in each tally whose coins stay
         secret) for one against the model.
         """
+        times = self._times(rounds, honest)
+        if self.per == "bit":
+            return Bound(guarantee.epsilon_per_bit, 0.0, "randomized response")
+        if self.against == "server":
+            return guarantee.bound(times, self.delta)
+        return guarantee.of_tally(check_int("honest", honest, 1), times, delta=self.delta)
+
+    def counted_rounds(self, rounds: int | None, honest: int | None) -> int:
+        """The rounds that the budget counts: `rounds` for a run, else 1.
+
+        Rounds and honest voters are refused where the budget does not depend on them. A run has at
+        least one round: any mechanism would be within the budget of none.
+        """
+        if rounds is not None and self.per != "run":
+            raise InvalidInput(f"a budget per {self.per} counts no rounds: leave out rounds")
+        if honest is not None and self.against == "server":
+            raise InvalidInput(
+                "a budget against the server counts no honest voters: leave out honest"
+            )
+        return self._times(rounds, honest)
+
+    def _times(self, rounds: int | None, honest: int | None) -> int:
+        """The rounds that the budget counts, once everything that it depends on is there."""
         if self.per == "run" and rounds is None:
             raise InvalidInput("a budget per run needs the number of rounds: pass rounds=...")
         if self.against == "model" and honest is None:
             raise InvalidInput(
                 "a budget against the model needs the number of honest voters: pass honest=..."
             )
-        if self.per == "bit":
-            return Bound(guarantee.epsilon_per_bit, 0.0, "randomized response")
-        times = 1 if self.per == "message" else check_int("rounds", rounds, 1)
-        if self.against == "server":
-            return guarantee.bound(times, self.delta)
-        return guarantee.of_tally(check_int("honest", honest, 1), times, delta=self.delta)
+        return check_int("rounds", rounds, 1) if self.per == "run" else 1
 
 
 def honest_voters(honest: float | None, users: int | None) -> int | None:
-    """The number of honest voters, given as a number or, as a float, as a share of the users."""
+    """The number of honest voters, given as a number or, as a float, as a share of the users.
+
+    The type decides: 1 is one voter, 1.0 is all users.
+
+    >>> honest_voters(1, users=1000), honest_voters(1.0, users=1000), honest_voters(0.9, users=1000)
+    (1, 1000, 900)
+    """
     if honest is None or not isinstance(honest, float):
         most = None if users is None else check_int("users", users, 1)
         return None if honest is None else check_int("honest", honest, 1, most)

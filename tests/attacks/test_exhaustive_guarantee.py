@@ -337,8 +337,8 @@ def test_automatic_mechanisms(epsilon: float) -> None:
     for options in (
         {"epsilon_per_bit": epsilon},
         {"epsilon_per_bit": epsilon, "k": 2},
-        {"epsilon_per_message": epsilon, "delta": 0.0},
-        {"epsilon_per_message": epsilon, "delta": 1e-5},
+        {"budget": hb.Budget(epsilon, 0.0, per="message", against="server")},
+        {"budget": hb.Budget(epsilon, 1e-5, per="message", against="server")},
     ):
         mechanism = hb.AutoCPA(3, 1000, **options)
         check(mechanism)

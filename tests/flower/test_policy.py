@@ -165,7 +165,7 @@ def test_default_limits_allow_what_auto_cpa_requests_and_no_other_parameters(
     auto = (
         hb.AutoCPA(16, 100, epsilon_per_bit=0.5),
         hb.AutoCPA(3000, 100, epsilon_per_bit=0.5),  # several answers to the norm vote
-        hb.AutoCPA(16, 100, epsilon_per_message=4.0, delta=1e-5),
+        hb.AutoCPA(16, 100, budget=hb.Budget(4.0, 1e-5, per="message", against="server")),
     )
     for mechanism in (BUILT[0], BUILT[6], BUILT[8], *auto):
         mine.check(mechanism)

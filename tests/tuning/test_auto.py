@@ -12,8 +12,19 @@ from hushbit.lab.sim.rounds import initial_state
 from hushbit.lab.sim.run import run
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import build_setup
+from hushbit.privacy.accountant import pure_total
+from hushbit.privacy.composition import decimal_fraction
 from hushbit.registry import mechanism_from_description
-from hushbit.tuning.auto import FOLLOW_STEP, MAX_GROWTH, SEARCH_STEP, AutoCPA
+from hushbit.statement import privacy_statement
+from hushbit.tuning.auto import (
+    FOLLOW_STEP,
+    MAX_GROWTH,
+    MIN_VOTE_BETA,
+    SEARCH_STEP,
+    VOTE_SHARE,
+    AutoCPA,
+    vote_answers,
+)
 from hushbit.wrappers import NormVote
 
 DIM = 512
@@ -132,7 +143,7 @@ def test_a_third_of_liars_leaves_the_level_among_the_honest_norms(lie):
         ({"epsilon_per_bit": 0.5, "k": 2}, DIM * 0.5 + 9 * 0.5, DIM + 9),
         ({"epsilon_per_bit": 0.5, "bits_per_weight": 0.25}, DIM / 8 + 0.5, DIM // 4 + 1),
         ({"epsilon_per_bit": 2.0, "bits_per_weight": 2}, DIM * 4 + 3 * 2, 2 * DIM + 3),
-        ({"epsilon_per_message": 3.0, "delta": 0.0}, 3.0, None),
+        ({"budget": hb.Budget(3.0, 0.0, per="message", against="server")}, 3.0, None),
         ({"epsilon_per_bit": math.inf}, math.inf, DIM + 1),
     ],
 )
@@ -150,7 +161,7 @@ def test_the_guarantee_includes_every_bit_in_every_round(options, pure, bits):
 
 
 def test_an_approximate_budget_covers_bits_and_vote():
-    mechanism = hb.AutoCPA(DIM, 50, epsilon_per_message=4.0, delta=1e-5)
+    mechanism = hb.AutoCPA(DIM, 50, budget=hb.Budget(4.0, 1e-5, per="message", against="server"))
     mechanism = mechanism.next_round(one_round(mechanism, some_users(50, 5.0), 0))
     spent = mechanism.guarantee.epsilon_per_message(1e-5)
     assert 3.95 < spent <= 4.0
@@ -231,25 +242,143 @@ def test_runs_by_message_and_by_bit():
         run(Settings(mechanism="cpa-auto", epsilon_per_bit=0.5, radius=0.1, users=20, rounds=1))
 
 
+BUDGETS = {
+    "message, server, pure": (hb.Budget(3.0, 0.0, per="message", against="server"), {}),
+    "message, server": (hb.Budget(4.0, 1e-5, per="message", against="server"), {}),
+    "run, server, pure": (hb.Budget(7.3, 0.0, per="run", against="server"), {"rounds": 6}),
+    "run, server": (hb.Budget(12.0, 1e-5, per="run", against="server"), {"rounds": 6}),
+    "message, model": (hb.Budget(1.0, 1e-5, per="message", against="model"), {"honest": 40}),
+    "run, model": (hb.Budget(4.0, 1e-5, per="run", against="model"), {"rounds": 6, "honest": 40}),
+    "large run, model": (
+        hb.Budget(60.0, 1e-5, per="run", against="model"),
+        {"rounds": 6, "honest": 0.8},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_a_budget_covers_updates_and_votes_of_every_round(name):
+    """Every round costs the same, and all rounds together at most the budget, by the accountant."""
+    budget, options = BUDGETS[name]
+    mechanism = hb.AutoCPA(DIM, 50, budget=budget, **options)
+    stated = mechanism.guarantee
+    counts = {"honest": 40} if budget.against == "model" else {}
+    counts |= {"rounds": 6} if budget.per == "run" else {}
+    spent = budget.spent(stated, **counts).epsilon
+    assert 0.99 * budget.epsilon <= spent <= budget.epsilon
+    assert budget.spent(mechanism.inner.inner.guarantee, **counts).epsilon < spent
+    sizes = set()
+    for number in range(5):
+        mechanism = mechanism.next_round(one_round(mechanism, some_users(50, 5.0), number))
+        assert mechanism.guarantee == stated
+        own = mechanism.inner.guarantee  # as a client computes it from the description
+        assert own.groups == stated.groups
+        if stated.rho is not None:
+            assert own.rho == pytest.approx(stated.rho, rel=1e-12)
+            assert own.sums.clip_ratio == pytest.approx(stated.sums.clip_ratio, rel=1e-12)
+            assert own.sums.extra == stated.sums.extra
+        sizes.add(mechanism.norm)
+    assert len(sizes) == 5
+    if budget.per == "run":
+        whole = privacy_statement(
+            [stated] * 6, budget=budget, delta=1e-5, users=50, rounds=6, honest=40
+        )
+        assert whole.spent == spent
+
+
+def test_a_pure_budget_is_kept_as_exact_fractions():
+    for rounds, epsilon in ((1, 3.0), (7, 0.7), (60, 4.1)):
+        budget = hb.Budget(epsilon, 0.0, per="run", against="server")
+        made = hb.AutoCPA(DIM, 50, budget=budget, rounds=rounds)
+        assert pure_total([made.guarantee.cost.times(rounds)]) <= decimal_fraction(epsilon)
+
+
+def test_a_budget_per_bit_is_epsilon_per_bit():
+    budget = hb.Budget(0.5, 0.0, per="bit", against="server")
+    by_budget = hb.AutoCPA(DIM, 50, budget=budget, k=2)
+    assert by_budget.fingerprint == hb.AutoCPA(DIM, 50, epsilon_per_bit=0.5, k=2).fingerprint
+
+
+def test_the_vote_takes_at_most_its_share_of_a_budget_against_the_model():
+    """Rényi divergences of the vote, at the order that decides, against those of all votes."""
+    budget = hb.Budget(4.0, 1e-5, per="run", against="model")
+    made = hb.AutoCPA(5000, 40, budget=budget, rounds=10, honest=40)
+    sums = made.guarantee.sums
+    orders = (8.0,)
+    whole = sums.divergences(40, "replace", orders)[0]
+    update = dataclasses.replace(sums, extra=()).divergences(40, "replace", orders)[0]
+    assert 0.5 * VOTE_SHARE < 1 - update / whole < 1.1 * VOTE_SHARE
+    assert made.inner.answers > 1
+    assert made.inner.epsilon == made.inner.inner.guarantee.epsilon_per_bit
+
+
+def test_a_large_budget_against_the_model_makes_votes_robust():
+    """With many voters the budget allows the beta that keeps forged votes harmless."""
+    budget = hb.Budget(60.0, 1e-5, per="run", against="model")
+    made = hb.AutoCPA(5000, 100, budget=budget, rounds=3, honest=20)
+    assert made.inner.beta >= MIN_VOTE_BETA
+    small = hb.Budget(1.0, 1e-5, per="run", against="model")
+    weak = hb.AutoCPA(5000, 100, budget=small, rounds=3, honest=20)
+    assert weak.inner.beta < MIN_VOTE_BETA
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("bits", "square", "answers"), [(7850, math.inf, 27), (500, math.inf, 9), (7850, 0.01, 1)]
+)
+def test_number_of_answers(bits, square, answers):
+    assert vote_answers(0.5, bits, square) == answers
+
+
+def test_points_adapt_under_a_budget_against_the_model():
+    budget = hb.Budget(99.0, 1e-5, per="run", against="model")
+    mechanism = hb.AutoCPA(DIM, 300, budget=budget, rounds=25, honest=0.1)
+    last, tally, _ = after_rounds(mechanism, some_users(300, 20.0), 25)
+    assert 0.5 < last.inner.level / 20.0 < 2.0
+    assert last.clip == pytest.approx(last.point_scale.ratio * last.norm)
+    truth = some_users(300, 20.0).mean(axis=0)
+    assert np.corrcoef(last.estimate(tally).mean, truth)[0, 1] > 0.5
+
+
+def test_no_tally_after_the_last_round_of_the_budget():
+    budget = hb.Budget(9.0, 0.0, per="run", against="server")
+    mechanism = hb.AutoCPA(DIM, 5, budget=budget, rounds=2)
+    for number in range(2):
+        mechanism = mechanism.next_round(one_round(mechanism, some_users(5, 1.0), number))
+    again = hb.AutoCPA(DIM, 5, budget=budget, rounds=2).with_state(mechanism.state)
+    for spent in (mechanism, again):
+        with pytest.raises(hb.BudgetSpent, match="covers 2 rounds"):
+            spent.tally(hb.RoundKey(bytes(32), 2))
+
+
+MODEL_RUN = hb.Budget(4.0, 1e-5, per="run", against="model")
+PER_BIT = hb.Budget(0.5, 0.0, per="bit", against="server")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
     [
-        {},
-        {"epsilon_per_bit": 0.5, "epsilon_per_message": 1.0},
-        {"epsilon_per_message": 1.0},
-        {"epsilon_per_bit": 0.5, "delta": 1e-5},
-        {"epsilon_per_message": 1.0, "delta": 0.0, "k": 2},
-        {"epsilon_per_message": 1.0, "delta": 1.0},
-        {"epsilon_per_bit": 0.0},
-        {"epsilon_per_bit": True},
-        {"epsilon_per_bit": 0.5, "k": 0},
-        {"epsilon_per_bit": 0.5, "bits_per_weight": 1.5},
-        {"epsilon_per_bit": 0.5, "first_norm": 0.0},
-        {"epsilon_per_bit": 0.5, "first_norm": 1e60},
+        ({}, "either a budget or epsilon_per_bit"),
+        ({"epsilon_per_bit": 0.5, "budget": PER_BIT}, "either a budget or epsilon_per_bit"),
+        ({"budget": 4.0}, "must be a Budget"),
+        ({"budget": MODEL_RUN, "honest": 50}, "needs the number of rounds"),
+        ({"budget": MODEL_RUN, "rounds": 9}, "needs the number of honest voters"),
+        ({"budget": MODEL_RUN, "rounds": 9, "honest": 51}, "honest"),
+        ({"budget": MODEL_RUN, "rounds": 0, "honest": 50}, "rounds"),
+        ({"budget": MODEL_RUN, "rounds": 9, "honest": 50, "k": 2}, "leave out k"),
+        ({"budget": MODEL_RUN, "rounds": 9, "honest": 50, "bits_per_weight": 1}, "leave out k"),
+        ({"budget": PER_BIT, "rounds": 9}, "counts no rounds"),
+        ({"budget": PER_BIT, "honest": 9}, "counts no honest voters"),
+        ({"epsilon_per_bit": 0.5, "rounds": 9}, "counts no rounds"),
+        ({"epsilon_per_bit": 0.0}, "epsilon_per_bit"),
+        ({"epsilon_per_bit": True}, "epsilon_per_bit"),
+        ({"epsilon_per_bit": 0.5, "k": 0}, "k"),
+        ({"epsilon_per_bit": 0.5, "bits_per_weight": 1.5}, "bits_per_entry"),
+        ({"epsilon_per_bit": 0.5, "first_norm": 0.0}, "first_norm"),
+        ({"epsilon_per_bit": 0.5, "first_norm": 1e60}, "first_norm"),
     ],
 )
-def test_invalid_requirements_are_refused(options):
-    with pytest.raises(InvalidInput):
+def test_invalid_requirements_are_refused(options, words):
+    with pytest.raises(InvalidInput, match=words):
         hb.AutoCPA(DIM, 50, **options)
 
 
@@ -259,6 +388,7 @@ def test_wrong_states_are_refused():
         {},
         {"belief": np.ones(3), "signal": np.ones(1)},
         {**mechanism.state, "signal": np.array([np.nan])},
+        {**mechanism.state, "round": np.zeros(1)},
         {**mechanism.state, "ceiling": np.zeros(1)},
         {**mechanism.state, "ceiling": np.array([np.nan])},
         {**mechanism.state, "signal": np.ones(2)},

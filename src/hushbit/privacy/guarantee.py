@@ -165,7 +165,7 @@ class Guarantee:
 
         It needs a server that shows nothing else, or secure aggregation, and `honest` voters in
         every tally, the user included, whose coins stay secret. Taking part must not depend on
-        data. The server itself, which sees ballots, learns up to `bound`.
+        data. The server itself, which sees ballots, learns up to `bound`. No rounds cost epsilon 0.
 
         relation       "replace": the update of the user changes arbitrarily; "zero-out": it
                        becomes the zero update

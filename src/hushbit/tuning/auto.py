@@ -20,6 +20,13 @@ because norms change during training.
 
 **Bits.** `AutoRequirements` chooses points, stages, subset or clip once. Every round scales them.
 
+**Budget.** Updates and norm votes share the budget. Per bit, the vote has as many answers as make
+forged votes harmless (`MIN_VOTE_BETA`). Per message or run against the server, the vote is one bit
+with a tenth of a message's epsilon. Against the model, the vote is one more coordinate of the
+tally that no clip bounds. Its answers have the epsilon per bit of the update, and there are as many
+as make forged votes harmless, but at most so many that the vote costs a tenth of the Rényi
+divergences (in a Gaussian approximation; the accountant then counts all of it).
+
 **Ratio.** Lengths are in units of s, the rms entry of an update with the median norm. The rotated
 entries of a user are Gaussian with an rms t (in units of s), so points at ±c keep the fraction
 
@@ -36,26 +43,31 @@ an entry of the mean. The second term exists because large updates are clipped m
 
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
-from hushbit.checks import (
-    Floats,
-    check_delta,
-    check_float,
-    check_int,
-    check_positive,
-    check_scale,
-)
+from hushbit.budget import Budget, honest_voters
+from hushbit.checks import Floats, check_float, check_int, check_positive, check_scale
+from hushbit.cpa import CPA
 from hushbit.encoding.randomized_response import RandomizedResponse
-from hushbit.errors import InvalidInput
+from hushbit.errors import BudgetSpent, InvalidInput
 from hushbit.mechanism import Mechanism, State, Votes
+from hushbit.privacy.composition import decimal_fraction
+from hushbit.privacy.guarantee import Guarantee
+from hushbit.privacy.renyi import epsilon_of_zcdp
 from hushbit.tally.estimate import Estimate
 from hushbit.tally.tally import Counters, Tally
-from hushbit.tuning.calibrate import calibrate_message
+from hushbit.tuning.calibrate import (
+    calibrate_message,
+    calibrate_tally,
+    equal_share,
+    gaussian_epsilon_per_bit,
+    rotated_radius,
+    zcdp_for,
+)
 from hushbit.tuning.plan import plan
 from hushbit.wire.keys import RoundKey
 from hushbit.wrappers import (
@@ -140,10 +152,14 @@ class NormBelief:
 
 
 VOTE_SHARE = 0.1
-"""Share of a message's epsilon that is spent on the norm vote."""
+"""Share of the budget that is spent on the norm vote.
+
+Against the server it is the share of a message's epsilon, against the model the largest share of
+the Rényi divergences.
+"""
 
 MIN_VOTE_BETA = 0.8
-"""Smallest beta of the norm vote, if enough answers fit into the message.
+"""The beta of the norm vote, if enough answers fit into message and budget.
 
 If a share f of the users lies, the level converges to a value between the quantiles
 1/2 ± f / (2 (1-f) beta) of the honest norms: for f = 0.3 between 0.23 and 0.77.
@@ -152,98 +168,147 @@ If a share f of the users lies, the level converges to a value between the quant
 
 @dataclass(frozen=True)
 class AutoRequirements:
-    """What the mechanism must satisfy: epsilon per bit or message, optionally k and bits."""
+    """What the mechanism must satisfy: a budget or epsilon per bit, optionally k and bits."""
 
     dim: int
     users: int
+    budget: Budget | None = None
     epsilon_per_bit: float | None = None
-    epsilon_per_message: float | None = None
-    delta: float | None = None
+    rounds: int | None = None
+    honest: float | None = None
     k: int | None = None
     bits_per_weight: float | None = None
 
     def __post_init__(self) -> None:
         check_int("dim", self.dim, 1)
         check_int("users", self.users, 1)
-        if (self.epsilon_per_bit is None) == (self.epsilon_per_message is None):
-            raise InvalidInput("give either epsilon_per_bit or epsilon_per_message")
-        if (self.epsilon_per_message is None) != (self.delta is None):
-            raise InvalidInput(
-                "epsilon_per_message needs delta (0 for pure epsilon; --message-delta on the "
-                "command line), and epsilon_per_bit takes none; got epsilon_per_message = "
-                f"{self.epsilon_per_message!r}, delta = {self.delta!r}"
-            )
-        if self.epsilon_per_bit is not None:
+        if (self.budget is None) == (self.epsilon_per_bit is None):
+            raise InvalidInput("give either a budget or epsilon_per_bit")
+        if self.budget is None:
             check_positive("epsilon_per_bit", self.epsilon_per_bit, infinite=True)
+            if self.rounds is not None or self.honest is not None:
+                raise InvalidInput("epsilon_per_bit counts no rounds and no honest voters: omit")
             return
-        check_positive("epsilon_per_message", self.epsilon_per_message)
-        check_delta(self.delta)
-        if self.k not in (None, 1) or self.bits_per_weight is not None:
+        if not isinstance(self.budget, Budget):
             raise InvalidInput(
-                "epsilon_per_message determines the number of bits, with k = 1: leave out k and "
-                "bits_per_weight"
+                "budget must be a Budget, such as Budget(4, 1e-5, per='run', against='model'); "
+                f"got {type(self.budget).__name__}"
             )
+        self.budget.counted_rounds(self.rounds, self.voters)
+        if self.per_bit is None and (self.k not in (None, 1) or self.bits_per_weight is not None):
+            raise InvalidInput(
+                f"a budget per {self.budget.per} determines the number of bits, with k = 1: leave "
+                "out k and bits_per_weight"
+            )
+
+    @property
+    def per_bit(self) -> float | None:
+        """Epsilon per bit, if it is prescribed."""
+        if self.budget is None:
+            return self.epsilon_per_bit
+        return self.budget.epsilon if self.budget.per == "bit" else None
+
+    @property
+    def voters(self) -> int | None:
+        """Voters in each tally whose coins stay secret, if stated."""
+        return honest_voters(self.honest, self.users)
 
     @property
     def clip_kind(self) -> str:
         """What is clipped: "entries", or "norm" for a budget with a positive delta."""
-        return "norm" if self.delta else "entries"
-
-    @property
-    def vote_epsilon(self) -> float:
-        """Epsilon of each answer of the norm vote."""
-        if self.epsilon_per_bit is not None:
-            return self.epsilon_per_bit
-        assert self.epsilon_per_message is not None
-        return VOTE_SHARE * self.epsilon_per_message
+        return "norm" if self.budget is not None and self.budget.delta else "entries"
 
     @cached_property
-    def answers(self) -> int:
-        """Number of bits of the norm vote: the smallest whose majority has MIN_VOTE_BETA.
+    def bits(self) -> NormVote:
+        """The mechanism and its norm vote for points at ±1, or for norms up to 1.
 
-        It is at most a fiftieth of the message, and 1 if the budget is per message.
+        Every round scales it, which changes neither epsilon nor the ratio of clip and radius.
         """
-        if self.epsilon_per_bit is None:
-            return 1
-        odd = range(1, max(1, min(MAX_ANSWERS, self.base.payload_bits // 50)) + 1, 2)
-        beta = float(RandomizedResponse(self.vote_epsilon).beta)
-        return next((n for n in odd if majority_beta(beta, n) >= MIN_VOTE_BETA), odd[-1])
+        if self.per_bit is not None:
+            return self._prescribed_bits(self.per_bit)
+        assert self.budget is not None
+        if self.budget.against == "model":
+            return self._tally_bits(self.budget)
+        return self._clipped_bits(self.budget) if self.budget.delta else self._pure(self.budget)
 
-    @cached_property
-    def base(self) -> Mechanism:
-        """The mechanism for points at ±1 (or norms up to 1), without the rotation."""
-        if self.epsilon_per_bit is not None:
-            return plan(
-                self.dim,
-                self.users,
-                epsilon_per_bit=self.epsilon_per_bit,
-                radius=1.0,
-                k=1 if self.k is None else self.k,
-                bits_per_entry=self.bits_per_weight,
-            ).best.mechanism
-        assert self.epsilon_per_message is not None
-        if self.delta == 0:
-            remaining = self.epsilon_per_message - self.vote_epsilon
-            return calibrate_message(self.dim, remaining, 0.0, radius=1.0)
-        return self._clipped_base()
+    def _prescribed_bits(self, per_bit: float) -> NormVote:
+        """The bits of the planner; as many answers as MIN_VOTE_BETA needs, all at one epsilon."""
+        base = plan(
+            self.dim,
+            self.users,
+            epsilon_per_bit=per_bit,
+            radius=1.0,
+            k=1 if self.k is None else self.k,
+            bits_per_entry=self.bits_per_weight,
+        ).best.mechanism
+        return NormVote(Rotated(base), 1.0, per_bit, vote_answers(per_bit, base.payload_bits))
 
-    def _clipped_base(self) -> Mechanism:
-        """The l2-clipped mechanism that spends the budget left by the norm vote; by bisection."""
-        assert self.epsilon_per_message is not None
-        assert self.delta is not None
-        low, high = 0.0, self.epsilon_per_message
-        best: Mechanism | None = None
+    def _pure(self, budget: Budget) -> NormVote:
+        """A subset of the bits, each with an equal share of what the vote leaves of a message."""
+        message = equal_share(budget.epsilon, budget.counted_rounds(self.rounds, None))
+        vote = VOTE_SHARE * message
+        left = message - vote
+        while decimal_fraction(vote) + decimal_fraction(left) > decimal_fraction(message):
+            left = math.nextafter(left, 0.0)
+        base = calibrate_message(self.dim, left, 0.0, radius=1.0)
+        return NormVote(Rotated(base), 1.0, vote)
+
+    def _clipped_bits(self, budget: Budget) -> NormVote:
+        """The l2-clipped mechanism that spends what the norm vote leaves; by bisection.
+
+        The epsilon of a message of a run is that of an equal share of the run's rho.
+        """
+        times = budget.counted_rounds(self.rounds, None)
+        message = budget.epsilon
+        if times > 1:
+            message = epsilon_of_zcdp(zcdp_for(message, budget.delta) / times, budget.delta)
+        low, high = 0.0, budget.epsilon
+        best: NormVote | None = None
         for _ in range(18):
             middle = (low + high) / 2
-            rotated: Any = calibrate_message(self.dim, middle, self.delta, clip=1.0, rotate=True)
-            guarantee = NormVote(rotated, 1.0, self.vote_epsilon).guarantee
-            if guarantee.epsilon_per_message(self.delta) <= self.epsilon_per_message * (1 - 1e-9):
-                low, best = middle, rotated.inner
+            rotated = calibrate_message(
+                self.dim, middle, budget.delta, messages=times, clip=1.0, rotate=True
+            )
+            made = NormVote(rotated, 1.0, VOTE_SHARE * message)
+            spent = budget.spent(made.guarantee, rounds=self.rounds).epsilon
+            if spent <= budget.epsilon * (1 - 1e-9):
+                low, best = middle, made
             else:
                 high = middle
         if best is None:
-            raise InvalidInput(f"epsilon_per_message = {self.epsilon_per_message} is too small")
+            raise InvalidInput(f"{budget} is too small")
         return best
+
+    def _tally_bits(self, budget: Budget) -> NormVote:
+        """The l2-clipped mechanism and its vote that spend the budget against the model.
+
+        Update and vote have the same epsilon per bit. A Gaussian approximation decides the number
+        of answers; then the largest epsilon per bit within the budget is found by the accountant.
+        """
+        voters = self.voters
+        assert voters is not None
+        radius = rotated_radius(self.dim, 1.0)
+        square = min(radius**-2, self.dim)
+        times = budget.counted_rounds(self.rounds, voters)
+        first = gaussian_epsilon_per_bit(budget, times, voters, square / (1 - VOTE_SHARE))
+        answers = vote_answers(first, self.dim, square * VOTE_SHARE / (1 - VOTE_SHARE))
+
+        def make(per_bit: float) -> NormVote:
+            rotated = Rotated(CPA(self.dim, per_bit, radius, clip=1.0))
+            return NormVote(rotated, 1.0, per_bit, answers)
+
+        return calibrate_tally(budget, times, voters, first, make)
+
+    @cached_property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of every round: scaling the points does not change it."""
+        return self.bits.guarantee
+
+    @property
+    def base(self) -> Mechanism:
+        """The mechanism for points at ±1 (or norms up to 1), without rotation and vote."""
+        rotated: Any = self.bits.inner
+        return rotated.inner  # type: ignore[no-any-return]
 
     @cached_property
     def noise(self) -> float:
@@ -251,13 +316,36 @@ class AutoRequirements:
         per_entry = self.base.noise_per_user(0.0)
         return per_entry * self.dim if self.clip_kind == "norm" else per_entry
 
-    def mechanism(self, norm: float, ratio: float) -> Mechanism:
+    def mechanism(self, norm: float, ratio: float, level: float) -> NormVote:
         """The mechanism for updates of this norm: points at ±ratio rms, or clip = ratio * norm."""
+        base: Any = self.base
         if self.clip_kind == "entries":
-            return Rotated(self.base.scaled(ratio * norm / math.sqrt(self.dim)))
-        base: Any = self.base  # a CPA whose clip and radius are scaled together
-        size = norm * ratio
-        return Rotated(replace(base, radius=base.radius * size, clip=base.clip * size))
+            scaled = base.scaled(ratio * norm / math.sqrt(self.dim))
+        else:  # a CPA whose clip and radius are scaled together
+            size = norm * ratio
+            scaled = replace(base, radius=base.radius * size, clip=base.clip * size)
+        return NormVote(Rotated(scaled), level, self.bits.epsilon, self.bits.answers)
+
+
+def vote_answers(per_bit: float, bits: int, square: float = math.inf) -> int:
+    """Number of bits of the norm vote: the smallest whose majority has MIN_VOTE_BETA.
+
+    It is at most a fiftieth of the message. The Rényi divergence of a vote with beta is that of
+    Gaussian noise, beta² / (1 - beta²); beyond one answer, it is at most `square` times that of a
+    single bit.
+
+    >>> vote_answers(0.5, 7850), vote_answers(0.5, 7850, square=9.0)
+    (27, 11)
+    """
+    beta, best = float(RandomizedResponse(per_bit).beta), 1
+    for answers in range(1, max(1, min(MAX_ANSWERS, bits // 50)) + 1, 2):
+        majority = majority_beta(beta, answers)
+        if answers > 1 and majority**2 * (1 - beta**2) > square * beta**2 * (1 - majority**2):
+            break
+        best = answers
+        if majority >= MIN_VOTE_BETA:
+            break
+    return best
 
 
 SIZE_SPREAD = 0.6
@@ -350,25 +438,32 @@ SEARCH_STEP, FOLLOW_STEP = 2**2.5, 2**0.5
 
 INITIAL_SIGNAL = 0.1
 SIGNAL_SMOOTHING = 0.7
-STATE_SCALARS = ("signal", "ceiling", "level", "norm")
+STATE_SCALARS = ("round", "signal", "ceiling", "level", "norm")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AutoCPA(Wrapper):
     """CPA whose points adapt to the updates; only the requirements have to be given.
 
-    dim                  entries of an update
-    users                number of users who vote in a round
-    epsilon_per_bit      epsilon of each bit, or
-    epsilon_per_message  epsilon of the whole ballot, with `delta` (0 for a pure guarantee)
-    k                    k-anonymity of each block
-    bits_per_weight      number of bits for each weight
-    first_norm           a public guess of the norm of an update
-    first_octaves        the norm is within a factor 2^first_octaves with probability 1/2
+    dim              entries of an update
+    users            number of users who vote in a round
+    budget           what updates and norm votes of a user may reveal together, or
+    epsilon_per_bit  epsilon of each bit, as a budget per bit; math.inf is possible
+    rounds           rounds of a run; required for a budget per run
+    honest           voters in each tally whose coins stay secret, as a number or (a float) as a
+                     share of the users; required for a budget against the model
+    k                k-anonymity of each block (per bit only)
+    bits_per_weight  number of bits for each weight (per bit only)
+    first_norm       a public guess of the norm of an update
+    first_octaves    the norm is within a factor 2^first_octaves with probability 1/2
 
     An object is the mechanism of one round; `next_round(tally)` returns that of the next round.
     Private norm votes correct `first_norm`. The estimate is corrected for clipping on average, not
     for every user, so its `unbiased` is False.
+
+    The budget fixes epsilon per bit and the ratio of clip and radius; only the scale follows the
+    votes. So every round has the same `guarantee`, and the cost of a run is known beforehand. After
+    the `rounds` of a budget per run, `tally` raises BudgetSpent.
 
     >>> AutoCPA(dim=7850, users=1000, epsilon_per_bit=0.5).payload_bits
     7877
@@ -377,9 +472,10 @@ class AutoCPA(Wrapper):
     dim: int
     users: int
     _: KW_ONLY
+    budget: Budget | None = None
     epsilon_per_bit: float | None = None
-    epsilon_per_message: float | None = None
-    delta: float | None = None
+    rounds: int | None = None
+    honest: float | None = None
     k: int | None = None
     bits_per_weight: float | None = None
     first_norm: float = 1.0
@@ -391,38 +487,60 @@ class AutoCPA(Wrapper):
     norm_ceiling: float = field(init=False)
     point_scale: PointScale = field(init=False)
     norm: float = field(init=False)
+    round: int = field(init=False)
 
     def __post_init__(self) -> None:
-        given = (self.dim, self.users, self.epsilon_per_bit, self.epsilon_per_message, self.delta)
-        self._set(requirements=AutoRequirements(*given, self.k, self.bits_per_weight))
+        names = [one.name for one in fields(AutoRequirements)]
+        required = AutoRequirements(**{name: getattr(self, name) for name in names})
+        self._set(requirements=required)
         if not 1e-20 <= check_scale("first_norm", self.first_norm) <= 1e10:
             raise InvalidInput(f"first_norm must be from 1e-20 to 1e10; got {self.first_norm!r}")
         belief = NormBelief.from_guess(self.first_norm, self.first_octaves)
         level, norm = belief.quantile(0.5), belief.quantile(NORM_QUANTILE)
-        self._set_state(belief, INITIAL_SIGNAL, math.inf, level, norm)
+        self._set_state(belief, 1, INITIAL_SIGNAL, math.inf, level, norm)
 
     def _set_state(
-        self, belief: NormBelief, signal: float, norm_ceiling: float, level: float, norm: float
+        self,
+        belief: NormBelief,
+        number: int,
+        signal: float,
+        norm_ceiling: float,
+        level: float,
+        norm: float,
     ) -> None:
         """Set the state, and the mechanism that it determines."""
         required = self.requirements
         scale = best_ratio(required.users, required.noise, signal, required.clip_kind)
-        bits = required.mechanism(norm, scale.ratio)
-        self._set(belief=belief, signal=signal, norm_ceiling=norm_ceiling, norm=norm)
-        self._set(point_scale=scale)
-        self._set(inner=NormVote(bits, level, required.vote_epsilon, required.answers))
+        self._set(belief=belief, round=number, signal=signal, norm_ceiling=norm_ceiling, norm=norm)
+        self._set(point_scale=scale, inner=required.mechanism(norm, scale.ratio, level))
 
-    def _copy_with_state(self, belief: NormBelief, *numbers: float) -> "AutoCPA":
+    def _copy_with_state(self, belief: NormBelief, number: int, *numbers: float) -> "AutoCPA":
         made = object.__new__(AutoCPA)
         made._set(**{name: getattr(self, name) for name in self.parameters()})
         made._set(requirements=self.requirements)
-        made._set_state(belief, *numbers)
+        made._set_state(belief, number, *numbers)
         return made
 
     @property
     def description(self) -> dict[str, Any]:
         """The description of the norm vote of this round, which is all that a client needs."""
         return self.inner.description
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The guarantee of each round, the same in all of them."""
+        return self.requirements.guarantee
+
+    def tally(
+        self, round_key: RoundKey, histogram: bool = True, require_mac: bool = False
+    ) -> Tally:
+        """An empty tally of this round; refused after the last round of the budget."""
+        if self.rounds is not None and self.round > self.rounds:
+            raise BudgetSpent(
+                f"the budget ({self.budget}) covers {self.rounds} rounds, and all of them were "
+                "used. Start a new run with a budget of its own."
+            )
+        return super().tally(round_key, histogram, require_mac)
 
     @property
     def votes(self) -> Votes | None:
@@ -462,7 +580,9 @@ class AutoCPA(Wrapper):
         ceiling = self._next_ceiling()
         level = self._within_step(belief.quantile(0.5), self.inner.level, lower_bound)
         norm = self._within_step(belief.quantile(NORM_QUANTILE), self.norm, lower_bound)
-        return self._copy_with_state(belief, signal, ceiling, level, min(norm, ceiling))
+        return self._copy_with_state(
+            belief, self.round + 1, signal, ceiling, level, min(norm, ceiling)
+        )
 
     def _within_step(self, target: float, last: float, lower_bound: float) -> float:
         """`target`, limited to one step from `last`, and not lowered below `lower_bound`."""
@@ -483,8 +603,8 @@ class AutoCPA(Wrapper):
 
     @property
     def state(self) -> State:
-        """Belief, signal, ceiling, level and norm as arrays for a checkpoint."""
-        numbers = (self.signal, self.norm_ceiling, self.inner.level, self.norm)
+        """Belief, round, signal, ceiling, level and norm as arrays for a checkpoint."""
+        numbers = (self.round, self.signal, self.norm_ceiling, self.inner.level, self.norm)
         named = zip(STATE_SCALARS, numbers, strict=True)
         return {"belief": self.belief.weights} | {name: np.array([one]) for name, one in named}
 
@@ -498,11 +618,12 @@ class AutoCPA(Wrapper):
             isinstance(v, np.ndarray) and v.shape == (1,) and v.dtype.kind in "fiu" for v in numbers
         ):
             raise InvalidInput("all but the belief of a tuning state must be arrays of one number")
-        signal, ceiling, level, norm = (float(value[0]) for value in numbers)
+        number = check_int("round", numbers[0][0], 1)
+        signal, ceiling, level, norm = (float(value[0]) for value in numbers[1:])
         if not (0 <= signal <= 1 and ceiling > 0):
             raise InvalidInput(
                 f"a tuning state must have a signal from 0 to 1 and a ceiling above 0; "
                 f"got {signal!r} and {ceiling!r}"
             )
         lengths = check_scale("level", level), check_scale("norm", norm)
-        return self._copy_with_state(NormBelief(state["belief"]), signal, ceiling, *lengths)
+        return self._copy_with_state(NormBelief(state["belief"]), number, signal, ceiling, *lengths)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 from hushbit.budget import Budget, honest_voters
 from hushbit.checks import check_delta, check_int, check_positive, check_scale
@@ -21,6 +22,8 @@ MAX_TALLY_EPSILON = 8.0
 
 TALLY_TOLERANCE, TALLY_TRIALS = 1e-3, 24
 """Share of a budget against the model that may remain unspent, and the most trials to spend it."""
+
+Made = TypeVar("Made", bound=Mechanism)
 
 CLIP_PROBABILITY = 1e-6
 """Bound on the probability that the default radius of rotated updates clips any entry."""
@@ -55,9 +58,9 @@ def calibrate(
     """The mechanism with the least variance whose cost is within the budget.
 
     users   number of users, if `honest` is a share of them
-    rounds  rounds of a run; required for a budget per run
+    rounds  rounds of a run, at least 1; required for a budget per run
     honest  voters in each tally whose coins stay secret, as a number or (a float) as a share of the
-            users; required for a budget against the model
+            users: 1 is one voter, 1.0 all users; required for a budget against the model
     clip    l2 norm to which updates are scaled down; required where delta is above 0
     radius  distance of the points from zero; entries beyond it are clipped. The default clips no
             entry, or with `rotate` any entry with probability below one in a million
@@ -77,24 +80,20 @@ def calibrate(
             f"got {type(budget).__name__}"
         )
     voters = honest_voters(honest, users)
-    if rounds is not None and budget.per != "run":
-        raise InvalidInput(f"a budget per {budget.per} counts no rounds: leave out rounds")
-    if honest is not None and budget.against == "server":
-        raise InvalidInput("a budget against the server counts no honest voters: leave out honest")
-    times = 1
-    if budget.per == "run":
-        if rounds is None:
-            raise InvalidInput("a budget per run needs the number of rounds: pass rounds=...")
-        times = check_int("rounds", rounds, 1)
+    times = budget.counted_rounds(rounds, voters)
     if budget.against == "server" and budget.per != "bit":
         total, delta = budget.epsilon, budget.delta
         options = {"clip": clip, "radius": radius, "rotate": rotate}
         return calibrate_message(dim, total, delta, messages=times, **options)  # type: ignore[arg-type]
     clip, radius = _lengths(dim, clip, radius, rotate)
-    if budget.per == "bit":
+    if voters is None:
         made = CPA(dim, budget.epsilon, radius, clip=clip)
     else:
-        made = _calibrate_tally(dim, budget, times, voters, clip, radius)
+        square = dim if clip is None else min((clip / radius) ** 2, dim)
+        first = gaussian_epsilon_per_bit(budget, times, voters, square)
+        made = calibrate_tally(
+            budget, times, voters, first, lambda per_bit: CPA(dim, per_bit, radius, clip=clip)
+        )
     return Rotated(made) if rotate else made
 
 
@@ -121,7 +120,7 @@ def calibrate_message(
     made: Mechanism
     if delta == 0:
         report = min(best_subset(total / messages), dim)
-        share = _share(total, report * messages)
+        share = equal_share(total, report * messages)
         made = Subset(CPA(dim, share, radius, clip=clip), report)
     elif clip is None:
         raise InvalidInput("an (epsilon, delta) budget needs an l2 clip: pass clip=...")
@@ -145,42 +144,47 @@ def _lengths(
     return clip, rotated_radius(dim, clip) if rotate else clip
 
 
-def _calibrate_tally(
-    dim: int, budget: Budget, rounds: int, honest: int | None, clip: float | None, radius: float
-) -> CPA:
-    """The largest epsilon per bit for which `rounds` tallies are within the budget.
+def gaussian_epsilon_per_bit(budget: Budget, rounds: int, honest: int, square: float) -> float:
+    """Epsilon per bit at which Gaussian noise of the variance of the votes spends the budget.
 
-    The search begins with the Gaussian mechanism of the same variance and then follows the ratio
-    of the budget to what is spent, because each trial takes about a second.
+    `square` is the largest |p - q|² / beta² of a message, (clip / radius)². For many voters the
+    result is within a few percent of what `calibrate_tally` finds.
     """
-    if honest is None:
-        raise InvalidInput(
-            "a budget against the model needs the number of honest voters: pass honest=..."
-        )
+    rho = zcdp_for(budget.epsilon, budget.delta)
+    odds = rho * honest / (2 * rounds * square)  # beta² / (1 - beta²)
+    return min(MAX_TALLY_EPSILON, 2 * math.atanh(min(math.sqrt(odds / (1 + odds)), 1 - 1e-12)))
 
-    def made(per_bit: float) -> CPA:
-        return CPA(dim, per_bit, radius, clip=clip)
 
-    rho = _largest(lambda rho: epsilon_of_zcdp(rho, budget.delta), budget.epsilon)
-    ratio = math.sqrt(dim) if clip is None else min(clip / radius, math.sqrt(dim))
-    odds = rho * honest / (2 * rounds * ratio**2)  # beta² / (1 - beta²)
-    tried = min(MAX_TALLY_EPSILON, 2 * math.atanh(min(math.sqrt(odds / (1 + odds)), 1 - 1e-12)))
-    low, high = 0.0, math.inf
+def zcdp_for(epsilon: float, delta: float) -> float:
+    """The largest rho up to epsilon that `epsilon_of_zcdp` bounds by epsilon."""
+    return _largest(lambda rho: epsilon_of_zcdp(rho, delta), epsilon, epsilon)
+
+
+def calibrate_tally(
+    budget: Budget, rounds: int, honest: int, first: float, make: Callable[[float], Made]
+) -> Made:
+    """make(epsilon per bit) for the largest epsilon whose `rounds` tallies are within the budget.
+
+    The search begins at `first` and then follows the ratio of the budget to what is spent, because
+    each trial takes about a second.
+    """
+    times = rounds if budget.per == "run" else None
+    tried, low, high = first, 0.0, math.inf
     for _ in range(TALLY_TRIALS):
-        guarantee = made(tried).guarantee
-        spent = budget.spent(guarantee, rounds=rounds, honest=honest).epsilon
+        spent = budget.spent(make(tried).guarantee, rounds=times, honest=honest).epsilon
         if spent <= budget.epsilon:
             low = tried
             if spent >= (1 - TALLY_TOLERANCE) * budget.epsilon or tried >= MAX_TALLY_EPSILON:
                 break
         else:
             high = tried
-        aimed = tried * (1 - TALLY_TOLERANCE / 2) * budget.epsilon / spent
+        aim = (1 - TALLY_TOLERANCE / 2) * budget.epsilon
+        aimed = tried * aim / spent if spent else math.inf
         inside = low < aimed < high
         tried = min(MAX_TALLY_EPSILON, aimed if inside else (low + min(high, 2 * tried)) / 2)
     if low == 0:
         raise InvalidInput(f"{budget} is too small for {rounds} rounds of {honest} honest voters")
-    return made(low)
+    return make(low)
 
 
 def rotated_radius(dim: int, clip: float) -> float:
@@ -194,7 +198,7 @@ def rotated_radius(dim: int, clip: float) -> float:
     return check_scale("clip", clip) * min(1.0, reach)
 
 
-def _share(total: float, bits: int) -> float:
+def equal_share(total: float, bits: int) -> float:
     """total / bits, rounded so that the accountant's exact sum over `bits` bits is within total."""
     share = total / bits
     while decimal_fraction(share) * bits > decimal_fraction(total):
@@ -213,16 +217,16 @@ def _clipped_per_bit(dim: int, total: float, delta: float, messages: int, ratio:
     def cost(per_bit: float) -> float:
         return epsilon_of_zcdp(messages * zcdp_of_two_points(per_bit, ratio, 1.0), delta)
 
-    by_norm = _largest(cost, total)
+    by_norm = _largest(cost, total, MAX_EPSILON_PER_BIT)
     by_bits = epsilon_per_bit_for(total, dim * messages, delta)
     return min(MAX_EPSILON_PER_BIT, max(by_norm, by_bits))
 
 
-def _largest(cost: Callable[[float], float], total: float) -> float:
-    """The largest argument up to MAX_EPSILON_PER_BIT that costs at most `total`, by bisection."""
-    if cost(MAX_EPSILON_PER_BIT) <= total:
-        return MAX_EPSILON_PER_BIT
-    low, high = 0.0, MAX_EPSILON_PER_BIT
+def _largest(cost: Callable[[float], float], total: float, most: float) -> float:
+    """The largest argument up to `most` that costs at most `total`, by bisection."""
+    if cost(most) <= total:
+        return most
+    low, high = 0.0, most
     while high - low > 1e-14 * high:
         middle = (low + high) / 2
         if middle in (low, high):

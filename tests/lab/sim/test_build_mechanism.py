@@ -177,6 +177,14 @@ def test_cpa_spends_every_budget(parts):
     assert isinstance(made, Rotated)
 
 
+@pytest.mark.parametrize("parts", EVERY_BUDGET)
+def test_cpa_auto_stays_within_every_budget(parts):
+    made = budgeted("cpa-auto", parts)
+    budget = Settings(**parts).budget
+    spent = budget.spent(made.guarantee, rounds=5, honest=100).epsilon
+    assert 0.9 * budget.epsilon <= spent <= budget.epsilon
+
+
 def test_cpa_under_a_budget_has_a_public_clip_unless_one_is_given():
     norm = simulated_update_norm(MODEL, LOCAL, 5, 0)
     assert budgeted("cpa", PER_BIT).clip == pytest.approx(norm)
@@ -185,7 +193,7 @@ def test_cpa_under_a_budget_has_a_public_clip_unless_one_is_given():
 
 
 def test_a_budget_per_bit_is_the_epsilon_per_bit_of_every_mechanism():
-    for name in ACCEPTED_OPTIONS.keys() - {"fedavg", "cpa", "cpa-no-rr"}:
+    for name in ACCEPTED_OPTIONS.keys() - {"fedavg", "cpa", "cpa-auto", "cpa-no-rr"}:
         assert budgeted(name, PER_BIT, **NEEDED.get(name, {})) == build_mechanism(
             Settings(mechanism=name, users=100, epsilon_per_bit=0.5, **NEEDED.get(name, {})),
             MODEL,

@@ -184,15 +184,15 @@ def _within(
     budget: Budget, name: str, settings: Settings, model: Model, local: LocalSettings
 ) -> Mechanism | None:
     """The mechanism that spends a budget; None if its epsilon is that of each bit."""
-    clip = settings.clip or public_clip(settings, model, local)
     rounds = settings.rounds if budget.per == "run" else None
     honest = honest_in_round(settings) if budget.against == "model" else None
+    if name == "cpa-auto":
+        return _auto(settings, model, local, rounds, honest)
+    clip = settings.clip or public_clip(settings, model, local)
     if name == "cpa":
         return calibrate(
             model.dim, budget, rounds=rounds, honest=honest, clip=clip, radius=settings.radius
         )
-    if name == "cpa-auto":
-        return _auto(settings, model, local)
     if budget.per == "bit" and name != "cpa-no-rr":
         return None
     if name == "laplace" and budget.per == "message" and budget.delta == 0:
@@ -242,18 +242,20 @@ def _refuse(given: dict[str, Any], option: str) -> None:
         raise InvalidInput(f"preset authors sets {listed} itself; leave it out")
 
 
-def _auto(settings: Settings, model: Model, local: LocalSettings) -> Mechanism:
-    budget, privacy = settings.budget, {"epsilon_per_bit": settings.epsilon_per_bit}
-    if budget is not None and budget.per == "bit":
-        privacy = {"epsilon_per_bit": budget.epsilon}
-    elif budget is not None:
-        if budget.per == "run" or budget.against == "model":
-            raise InvalidInput(f"cpa-auto takes a budget per bit or message; got {budget}")
-        privacy = {"epsilon_per_message": budget.epsilon, "delta": budget.delta}
+def _auto(
+    settings: Settings,
+    model: Model,
+    local: LocalSettings,
+    rounds: int | None = None,
+    honest: int | None = None,
+) -> Mechanism:
     return AutoCPA(
         model.dim,
         taking_part(settings),
-        **privacy,
+        budget=settings.budget,
+        epsilon_per_bit=settings.epsilon_per_bit,
+        rounds=rounds,
+        honest=honest,
         k=settings.k,
         bits_per_weight=settings.bits_per_weight,
         first_norm=_simulated_norm(settings, model, local),
