@@ -29,6 +29,7 @@ MECHANISMS = [
     hb.Subset(hb.CPA(10, 0.5, 0.05), 3),
     hb.Rotated(hb.Subset(hb.CPA(10, 0.5, 0.05), 3)),
     baselines.FedAvg(10),
+    baselines.Gaussian(10, 1.0, 0.5),
     baselines.Laplace(10, 0.5, 1.0),
     baselines.Laplace(10, math.inf, 1.0),
     baselines.Laplace(10, 0.5, preset="authors", layers=(4, 6)),

@@ -51,6 +51,7 @@ class Mechanism(ABC):
 
     name: ClassVar[str | None] = None  # on the command line; None for wrappers
     sends_updates: ClassVar[bool] = False  # whether ballots contain the updates in clear
+    server_noise: ClassVar[bool] = False  # whether `estimate` adds noise from its option `coins`
     dim: int
 
     @property

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hushbit.baselines import MVU, FedAvg, JoPEQ, Laplace, SignRR, WholeLaplace
+from hushbit.baselines import MVU, FedAvg, Gaussian, JoPEQ, Laplace, SignRR, WholeLaplace
 from hushbit.checks import check_int
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import HushbitError, InvalidInput
@@ -19,6 +19,7 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     CPA,
     NestedCPA,
     FedAvg,
+    Gaussian,
     Laplace,
     WholeLaplace,
     SignRR,

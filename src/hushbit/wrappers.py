@@ -123,6 +123,11 @@ class Wrapper(Mechanism):
                 f"{type(self).__name__} wraps a mechanism, built with its parameters; "
                 f"got {getattr(self.inner, '__name__', type(self.inner).__name__)}"
             )
+        if self.inner.server_noise:
+            raise InvalidInput(
+                f"{type(self).__name__} wraps mechanisms whose users add the noise; use "
+                f"{type(self.inner).__name__} by itself"
+            )
         self._set(dim=self.inner.dim)
 
 
@@ -456,7 +461,7 @@ class NormVote(Wrapper):
             groups=(*inner.groups, (self.epsilon, self.answers)),
             message_bits=inner.message_bits + self.answers,
             rho=rho,
-            sums=inner.sums if isinstance(inner.sums, str) else self._with_vote(inner.sums),
+            sums=self._with_vote(inner.sums) if isinstance(inner.sums, VoteSums) else inner.sums,
         )
 
     def _with_vote(self, sums: VoteSums) -> VoteSums:

@@ -3,6 +3,7 @@
 binomial      law of flipped bits, binomial tails, Clopper-Pearson bounds
 composition   exact composition of randomized-response bits
 renyi         bounds by Renyi divergences and zCDP
+gaussian      exact conversion of the Gaussian mechanism
 central       what somebody learns who sees only tallies
 accountant    costs, limits, and the smallest bound that these rules prove
 guarantee     the guarantee of one mechanism per bit, per message and per run; k-anonymity

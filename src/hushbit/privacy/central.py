@@ -18,6 +18,9 @@ computation (the proofs are in docs/privacy.md):
   the larger of its two values bounds it.
 
 Orders add up over rounds, also if every round is chosen with knowledge of earlier tallies.
+
+Where a trusted server adds Gaussian noise to the sum instead (`GaussianSum`), the conversion is
+exact (`hushbit.privacy.gaussian`).
 """
 
 import math
@@ -33,6 +36,7 @@ from hushbit.errors import InvalidInput
 from hushbit.kernels.threads import parallel_for
 from hushbit.kernels.vote_sums import vote_sum_excess, vote_sum_law
 from hushbit.privacy.accountant import Bound
+from hushbit.privacy.gaussian import epsilon_of_gaussian
 
 ORDERS: tuple[float, ...] = (
     *(1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0),
@@ -217,6 +221,31 @@ class VoteSums:
 
 
 @dataclass(frozen=True)
+class GaussianSum:
+    """A sum of clipped updates that a trusted server releases with Gaussian noise.
+
+    multiplier  standard deviation of the noise, divided by the l2 clip
+    log_error   the computed probability of every output differs from the exact one by a factor of
+                at most e^log_error
+
+    The noise does not depend on the users, so the number of honest ones does not matter.
+    """
+
+    multiplier: float
+    log_error: float = 0.0
+
+    def distance(self, relation: str) -> float:
+        """Largest distance of two sums in standard deviations: twice the clip, or the clip."""
+        return (2.0 if relation == "replace" else 1.0) / self.multiplier
+
+    def divergences(self, honest: int, relation: str, orders: tuple[float, ...]) -> Floats:
+        """Rényi divergences of one release, for each order."""
+        order = np.array(orders)
+        error = self.log_error * (2 * order - 1) / (order - 1)
+        return np.asarray(order * self.distance(relation) ** 2 / 2 + error)
+
+
+@dataclass(frozen=True)
 class TallyRelease:
     """The tallies of `rounds` rounds that somebody sees.
 
@@ -226,7 +255,7 @@ class TallyRelease:
               without replacement; None if the observer knows who takes part
     """
 
-    sums: VoteSums
+    sums: VoteSums | GaussianSum
     honest: int
     rounds: int = 1
     relation: str = "replace"
@@ -255,7 +284,9 @@ def _sampled_divergences(divergences: Floats, share: float) -> Floats:
     """The bound of Wang, Balle, Kasiviswanathan 2019, theorem 9, for the orders 2, 3, 4, …"""
     orders = np.array(WHOLE_ORDERS)
     second = float(divergences[0])
-    first = min(math.log(4) + math.log(math.expm1(second)), math.log(2) + second)
+    first = math.log(2) + second  # the smaller one of two rules if second >= ln 2
+    if second < math.log(2):
+        first = math.log(4) + math.log(math.expm1(second))
     powers = math.log(2) + orders * math.log(share) + (orders - 1) * divergences
     powers[0] = 2 * math.log(share) + first
     logs = np.array([[_log_choose(a, j) for j in orders] for a in orders])
@@ -277,6 +308,8 @@ def bound_of_tallies(releases: Iterable[TallyRelease], delta: float) -> Bound:
     listed = [release for release in releases if release.rounds]
     if not listed:
         return Bound(0.0, delta, "nothing was released")
+    if all(isinstance(one.sums, GaussianSum) and one.sampled is None for one in listed):
+        return Bound(_epsilon_of_gaussians(listed, delta), delta, "Gaussian noise, exact")
     grids = [ORDERS]
     if any(release.sampled is not None for release in listed):
         grids.append(WHOLE_ORDERS)
@@ -285,6 +318,16 @@ def bound_of_tallies(releases: Iterable[TallyRelease], delta: float) -> Bound:
         total = sum((one.divergences(orders) for one in listed), np.zeros(len(orders)))
         found = min(found, epsilon_of_orders(np.array(orders), total, delta))
     return Bound(found, delta, "sums of votes, Renyi orders")
+
+
+def _epsilon_of_gaussians(releases: list[TallyRelease], delta: float) -> float:
+    """The exact epsilon of the noise, with the error of computed probabilities on both sides."""
+    square, error = 0.0, 0.0
+    for one in releases:
+        assert isinstance(one.sums, GaussianSum)
+        square += one.rounds * one.sums.distance(one.relation) ** 2
+        error += one.rounds * one.sums.log_error
+    return epsilon_of_gaussian(math.sqrt(square), delta * math.exp(-error)) + 2 * error
 
 
 def epsilon_of_orders(orders: Floats, divergences: Floats, delta: float) -> float:

@@ -16,7 +16,7 @@ from hushbit.checks import check_delta, check_int
 from hushbit.errors import InvalidInput
 from hushbit.privacy.accountant import Bound, Cost, composed_bound, smallest
 from hushbit.privacy.binomial import log_tail
-from hushbit.privacy.central import TallyRelease, VoteSums, bound_of_tallies
+from hushbit.privacy.central import GaussianSum, TallyRelease, VoteSums, bound_of_tallies
 from hushbit.privacy.composition import MAX_BITS, Groups, probability_of_different_signs
 
 DELTA = 1e-5
@@ -82,7 +82,8 @@ class Guarantee:
     unit          what `groups` counts: bit, entry, block
     note          a remark for the report
     points        number of points of each stage, if known
-    sums          the votes that a tally adds up, or why no guarantee of the tally is proved
+    sums          what the server adds up: votes, or updates to whose sum it adds Gaussian noise; or
+                  why no guarantee of the sum is proved
     """
 
     groups: Groups
@@ -93,7 +94,7 @@ class Guarantee:
     unit: str = "bit"
     note: str = ""
     points: tuple[int, ...] = ()
-    sums: VoteSums | str = NO_TALLY_BOUND
+    sums: VoteSums | GaussianSum | str = NO_TALLY_BOUND
 
     @property
     def epsilon_per_bit(self) -> float:
@@ -166,6 +167,9 @@ class Guarantee:
         It needs a server that shows nothing else, or secure aggregation, and `honest` voters in
         every tally, the user included, whose coins stay secret. Taking part must not depend on
         data. The server itself, which sees ballots, learns up to `bound`. No rounds cost epsilon 0.
+
+        Where the server adds the noise (`Gaussian`), the tally is not protected, only estimates and
+        models are: one estimate for each tally. The number of honest voters does not matter then.
 
         relation       "replace": the update of the user changes arbitrarily; "zero-out": it
                        becomes the zero update

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
+from hushbit.baselines.gaussian import NOISE_LIMITS, Gaussian
 from hushbit.budget import Budget, honest_voters
 from hushbit.checks import check_delta, check_int, check_positive, check_scale
 from hushbit.cpa import CPA
@@ -76,7 +77,7 @@ def calibrate(
     """
     if not isinstance(budget, Budget):
         raise InvalidInput(
-            "calibrate needs a Budget, such as Budget(4, 1e-5, per='message', against='server'); "
+            "calibrate needs a Budget, such as Budget(4, 1e-5, per=\'message\', against=\'server\'); "
             f"got {type(budget).__name__}"
         )
     voters = honest_voters(honest, users)
@@ -95,6 +96,38 @@ def calibrate(
             budget, times, voters, first, lambda per_bit: CPA(dim, per_bit, radius, clip=clip)
         )
     return Rotated(made) if rotate else made
+
+
+def calibrate_gaussian(
+    dim: int, budget: Budget, *, clip: float, rounds: int | None = None
+) -> Gaussian:
+    """The Gaussian mechanism with the least noise within a budget against the model.
+
+    A trusted server adds the noise to the sum of updates clipped to l2 norm `clip`, so the noise
+    depends neither on the number of users nor on how many of them are honest. `rounds` is required
+    for a budget per run.
+
+    >>> budget = Budget(4, 1e-5, per="run", against="model")
+    >>> round(calibrate_gaussian(10, budget, clip=1.0, rounds=60).noise_multiplier, 2)
+    16.75
+    """
+    if budget.against == "server":
+        raise InvalidInput(
+            "the server of the gaussian mechanism sees every update: set against='model'"
+        )
+    times = budget.counted_rounds(rounds, 1)
+
+    def spent(multiplier: float) -> float:
+        guarantee = Gaussian(dim, multiplier, clip).guarantee
+        return budget.spent(guarantee, rounds=times, honest=1).epsilon
+
+    low, high = NOISE_LIMITS
+    if spent(high) > budget.epsilon:
+        raise InvalidInput(f"{budget} is too small for {times} rounds of {dim} entries")
+    while high - low > 1e-9 * high:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) <= budget.epsilon else (middle, high)
+    return Gaussian(dim, high, clip)
 
 
 def calibrate_message(

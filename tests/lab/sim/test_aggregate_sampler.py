@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import hushbit as hb
+from hushbit.baselines.gaussian import Gaussian
 from hushbit.baselines.jopeq import JoPEQ, ScalarCode
 from hushbit.baselines.laplace import Laplace
 from hushbit.encoding.randomized_response import RandomizedResponse
@@ -244,6 +245,22 @@ def test_fedavg_gives_the_exact_mean():
     plain.add(updates[3:], np.zeros(4, np.bool_))
     got = plain.decode(np.random.default_rng(0))
     assert got == pytest.approx(updates.astype(np.float64).mean(axis=0), abs=1e-15)
+
+
+def test_gaussian_clips_updates_and_adds_the_noise_of_the_mechanism():
+    updates = np.random.default_rng(1).normal(0, 0.01, (7, 4000)).astype(np.float32)
+    settings = Settings(mechanism="gaussian", users=7, noise_multiplier=2.0, clip=0.5)
+    sampler = aggregate_sampler(settings, (), 4000)
+    sampler.add(updates, np.zeros(7, np.bool_))
+    key, mechanism = hb.RoundKey(bytes(32), 1), Gaussian(4000, 2.0, 0.5)
+    tally = mechanism.tally(key)
+    tally.add_many(mechanism.encode_many(updates, key.users(range(7))))
+    exact = mechanism.codec.total(tally.counters["sum"]) / 7
+    assert np.linalg.norm(updates, axis=1).min() > 0.5
+    assert sampler.total / 7 == pytest.approx(exact, abs=1e-8)
+    noise = sampler.decode(np.random.default_rng(0)) - exact
+    assert (noise**2).mean() == pytest.approx(sampler.noise, rel=0.1)
+    assert sampler.noise == pytest.approx(mechanism.estimate(tally).noise, rel=1e-3)
 
 
 def test_noise_is_stated_where_the_server_can_compute_it():

@@ -24,7 +24,10 @@ from hushbit.wrappers import Rotated
 
 MODEL = build_model("linear", (1, 8, 8), 10)
 LOCAL = LocalSettings(ConstantRate(0.1))
-NEEDED = {"signsgd": {"sign_step": 0.01}}
+NEEDED = {
+    "signsgd": {"sign_step": 0.01},
+    "gaussian": {"noise_multiplier": 3.0, "clip": 0.5},
+}
 VALUES = {
     "epsilon_per_bit": 0.5,
     "radius": 0.1,
@@ -36,6 +39,7 @@ VALUES = {
     "preset": "authors",
     "rotate": True,
     "clip": 1.0,
+    "noise_multiplier": 2.0,
     "sign_step": 0.5,
     "mode": "moment",
     "levels": 5,
@@ -57,6 +61,7 @@ def built(name, **options):
 def test_each_name_gives_its_own_mechanism():
     kinds = {
         "fedavg": baselines.FedAvg,
+        "gaussian": baselines.Gaussian,
         "cpa": CPA,
         "cpa-no-rr": CPA,
         "nested": NestedCPA,
@@ -244,6 +249,13 @@ def test_signsgd_requires_its_step():
     build_mechanism(
         Settings(mechanism="signsgd", epsilon_per_bit=0.5, preset="authors"), MODEL, LOCAL
     )
+
+
+@pytest.mark.parametrize("left", ["noise_multiplier", "clip"])
+def test_gaussian_requires_noise_and_clip(left):
+    options = {name: value for name, value in NEEDED["gaussian"].items() if name != left}
+    with pytest.raises(InvalidInput, match="--noise-multiplier and --clip"):
+        build_mechanism(Settings(mechanism="gaussian", **options), MODEL, LOCAL)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():

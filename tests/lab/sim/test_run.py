@@ -81,8 +81,21 @@ def check_same(folder, reference):
 
 def mechanism_settings(name, **more):
     private = {"epsilon_per_bit": 1.0} if "epsilon_per_bit" in ACCEPTED_OPTIONS[name] else {}
-    step = {"sign_step": 0.01} if name == "signsgd" else {}
-    return Settings(mechanism=name, users=15, rounds=2, **private, **step, **more)
+    needed = {
+        "signsgd": {"sign_step": 0.01},
+        "gaussian": {"noise_multiplier": 1.0, "clip": 0.5},
+    }.get(name, {})
+    return Settings(mechanism=name, users=15, rounds=2, **private, **needed, **more)
+
+
+def test_the_seed_reproduces_the_noise_of_the_server():
+    """The noise of a simulation comes from its seed and changes with the seed."""
+    errors = []
+    for seed in (1, 1, 2):
+        result = run(mechanism_settings("gaussian", seed=seed))
+        errors.append([row["mse"] for row in result["history"]])
+    assert errors[0] == errors[1] != errors[2]
+    assert errors[0][0] != errors[0][1]
 
 
 @pytest.mark.parametrize("name", ACCEPTED_OPTIONS)
@@ -92,7 +105,7 @@ def test_every_mechanism_runs_and_returns_its_figures(name, tmp_path):
     assert (result["rounds"], result["users"]) == (2, 15)
     assert result["bytes_up"] == sum(row["bytes_up"] for row in result["history"]) > 0
     assert 0 <= result["test_accuracy"] <= 1
-    expected = np.inf if name in ("fedavg", "cpa-no-rr") else 1.0
+    expected = np.inf if name in ("fedavg", "gaussian", "cpa-no-rr") else 1.0
     assert result["epsilon_per_bit"] == expected
     assert result["epsilon_per_message"] >= result["epsilon_per_bit"]
     assert result["epsilon_run"] >= result["epsilon_per_message"]

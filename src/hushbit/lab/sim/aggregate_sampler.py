@@ -12,6 +12,7 @@ at the cost of one entry instead of one user. `sampled` aggregates a round this 
     JoPEQ              sums means and variances of the decoded levels; the sum over at least 100
                        users is drawn as a Gaussian
     FedAvg             sums updates
+    Gaussian           sums clipped updates; the grid of the noisy sum is left out
 
 CPA, signSGD and Laplace with preset "authors" follow the published code. The grid of the mechanisms
 (2^-12 of the clipping range) is left out.
@@ -36,7 +37,7 @@ from numpy.typing import NDArray
 from hushbit.baselines.entry_mechanism import FLOAT_LIMIT
 from hushbit.baselines.jopeq import JoPEQ, ScalarCode
 from hushbit.checks import check_int
-from hushbit.encoding.clip_and_rotate import cached_rotation
+from hushbit.encoding.clip_and_rotate import cached_rotation, clip_l2
 from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.encoding.words import all_words
 from hushbit.engine import Engine
@@ -128,6 +129,8 @@ def aggregate_sampler(
     authors, many = settings.preset == "authors", settings.users >= MIN_USERS_FOR_GAUSS
     if name == "fedavg" and honest:
         return MeanSampler(settings, dim)
+    if name == "gaussian" and honest:
+        return GaussianSampler(settings, dim)
     if name == "jopeq" and honest and many and settings.lattice is None and settings.mode is None:
         return JopeqSampler(settings, dim)
     if name == "laplace" and honest and not authors:
@@ -164,6 +167,24 @@ class MeanSampler:
         if not np.abs(mean).max() < FLOAT_LIMIT:
             raise NotFinite(f"entries must stay below {FLOAT_LIMIT:g} in size: lower the rate")
         return mean
+
+
+class GaussianSampler(MeanSampler):
+    """Updates clipped to an l2 norm, plus Gaussian noise of the server."""
+
+    def __init__(self, settings: Settings, dim: int) -> None:
+        super().__init__(settings, dim)
+        self.clip = float(settings.clip or math.nan)
+        self.deviation = float(settings.noise_multiplier or math.nan) * self.clip / self.users
+        self.noise = self.deviation**2
+
+    def add(self, updates: Updates, is_attacker: Flags) -> None:
+        """Add clipped updates."""
+        super().add(np.asarray(clip_l2(updates, self.clip), np.float32), is_attacker)
+
+    def decode(self, rng: np.random.Generator) -> Floats:
+        """The noisy mean."""
+        return super().decode(rng) + self.deviation * rng.standard_normal(self.total.size)
 
 
 class ClippedLaplaceSampler(MeanSampler):

@@ -27,6 +27,7 @@ from hushbit.mechanism import Mechanism
 from hushbit.tally.estimate import FROM_HISTOGRAM, Estimate
 from hushbit.tally.tally import Tally
 from hushbit.wire.ballot import Ballots
+from hushbit.wire.coins import SimulationCoins
 
 FIRST_MODEL = "first model"
 FIRST_MODEL_WEIGHT = 0.75  # below 1, because a short drift of the model is mostly noise
@@ -160,7 +161,8 @@ def robust_estimate(
     settings: Settings, mechanism: Mechanism, tally: Tally, ballots: Ballots | None
 ) -> Estimate:
     """The estimate of a round; a robust mean replaces its mean where the defence is one."""
-    estimate = mechanism.estimate(tally)
+    coins = {"coins": SimulationCoins(settings.seed)} if mechanism.server_noise else {}
+    estimate = mechanism.estimate(tally, **coins)
     name = settings.defence
     if name not in ROBUST_MEANS or ballots is None:
         return estimate

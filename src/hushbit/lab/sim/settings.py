@@ -63,7 +63,8 @@ class Settings:
     participation: float = _option(1.0, "Share of users that take part in each round.")
     mechanism: str = _option(
         "cpa",
-        "Mechanism: fedavg, cpa, cpa-auto, cpa-no-rr, nested, laplace, signsgd, jopeq or mvu.",
+        "Mechanism: fedavg, gaussian, cpa, cpa-auto, cpa-no-rr, nested, laplace, signsgd, jopeq or "
+        "mvu.",
     )
     epsilon_per_bit: float | None = _option(
         None, "Local-DP epsilon per bit (per weight for laplace, jopeq, mvu)."
@@ -106,6 +107,9 @@ class Settings:
     clip: float | None = _option(
         None,
         "Largest l2 norm of an update (l2 clip); gives a guarantee for the whole message (cpa).",
+    )
+    noise_multiplier: float | None = _option(
+        None, "Standard deviation of the noise in the sum, divided by --clip (gaussian)."
     )
     sign_step: float | None = _option(None, "Server step size of signsgd, in units of weights.")
     mode: str | None = _option(None, "Noise calibration: honest or moment (jopeq).")

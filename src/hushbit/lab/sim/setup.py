@@ -112,13 +112,14 @@ def _required(kind: type[Mechanism]) -> set[str]:
 
 ACCEPTED_OPTIONS: dict[str, set[str]] = {
     "fedavg": set(),
+    "gaussian": {"noise_multiplier", "clip"},
     "cpa": _options(CPA),
     "cpa-auto": AUTO_OPTIONS,
     "cpa-no-rr": _options(CPA) - {"epsilon_per_bit", "clip"},
     **{
         name: _options(kind)
         for name, kind in BY_NAME.items()
-        if name not in ("fedavg", "cpa") and _required(kind) <= set(FIELDS)
+        if name not in ("fedavg", "gaussian", "cpa") and _required(kind) <= set(FIELDS)
     },
 }
 OPTIONS = sorted(set().union(*ACCEPTED_OPTIONS.values()))
@@ -171,6 +172,10 @@ def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> M
         raise InvalidInput(
             f"mechanism {name} needs --epsilon-per-bit, or a budget such as "
             "--epsilon 4 --delta 1e-5 --per run --against model: privacy has no default"
+        )
+    if name == "gaussian" and not accepted <= set(given):
+        raise InvalidInput(
+            "mechanism gaussian needs --noise-multiplier and --clip: privacy has no default"
         )
     if name == "cpa-auto":
         return _auto(settings, model, local)
@@ -230,7 +235,7 @@ def _build(name: str, model: Model, given: dict[str, Any]) -> Mechanism:
     made: Mechanism = kind(
         dim=model.dim, **{name: given[key] for name, key in parameters.items() if key in given}
     )
-    if "clip" in given and made.guarantee.rho is None:
+    if "clip" in given and name != "gaussian" and made.guarantee.rho is None:
         raise InvalidInput("--clip gives a guarantee for two points on Z with stochastic rounding")
     return made
 
