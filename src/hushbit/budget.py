@@ -11,11 +11,14 @@ against="model"   those who see only tallies, estimates or models: `Guarantee.of
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
 
 from hushbit.checks import check_choice, check_delta, check_int, check_positive
 from hushbit.errors import InvalidInput
 from hushbit.privacy.accountant import Bound
-from hushbit.privacy.guarantee import Guarantee
+
+if TYPE_CHECKING:  # a budget can be checked without loading Numba
+    from hushbit.privacy.guarantee import Guarantee
 
 UNITS = ("bit", "message", "run")
 OBSERVERS = ("server", "model")
@@ -55,7 +58,7 @@ class Budget:
         return f"epsilon {self.epsilon:g}{delta} per {self.per}, against {observer}"
 
     def spent(
-        self, guarantee: Guarantee, *, rounds: int | None = None, honest: int | None = None
+        self, guarantee: "Guarantee", *, rounds: int | None = None, honest: int | None = None
     ) -> Bound:
         """What a guarantee costs in the unit of the budget and against its observer.
 

@@ -38,15 +38,39 @@ from hushbit.lab.cli import main
 try:
     main(sys.argv[1:])
 except SystemExit as end:
-    assert not end.code
+    print("exit code", end.code)
 print(*(set(sys.modules) - before), file=sys.stderr)
 """
 
 
-def imported_by(*words):
+def imported_by(*words, code=None):
     """The modules that a command line imports beyond those of `import hushbit`."""
-    command = [sys.executable, "-c", SCRIPT, *words]
-    return set(subprocess.run(command, capture_output=True, text=True, check=True).stderr.split())
+    command = [sys.executable, "-c", SCRIPT, *map(str, words)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert answer.stdout.splitlines()[-1] in ({f"exit code {code}"} if code else SUCCESS)
+    return set(answer.stderr.splitlines()[-1].split())
+
+
+SUCCESS = ("exit code None", "exit code 0")
+BUDGET = ("--epsilon", 4, "--delta", 1e-5, "--per", "run", "--against", "model")
+WRONG = [
+    ("run", "--typo"),
+    ("run", "--users", "many"),
+    ("run", "--users", 0),
+    ("run", "--mechanism", "magic"),
+    ("run", "--dataset", "imagenet"),
+    ("run", *BUDGET[:4]),
+    ("run", *BUDGET[:6], "--against", "everybody"),
+    ("run", *BUDGET, "--epsilon-per-bit", 1),
+    ("compare", "--typo"),
+    ("compare", "--mechanisms", "fedavg,magic"),
+    ("compare", *BUDGET[:6]),
+]
+
+
+@pytest.mark.parametrize("words", WRONG, ids=lambda words: " ".join(map(str, words)))
+def test_wrong_options_are_refused_before_a_heavy_package_is_imported(words):
+    assert not HEAVY & imported_by(*words, code=2)
 
 
 def test_help_imports_no_command_and_no_heavy_package():

@@ -7,14 +7,15 @@ import pytest
 from hushbit import baselines
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import InvalidInput
-from hushbit.lab.sim.models import build_model
-from hushbit.lab.sim.optimizers import ConstantRate
-from hushbit.lab.sim.settings import FIELDS, Settings
+from hushbit.lab.sim.datasets import DATASET_NAMES
+from hushbit.lab.sim.models import MODEL_NAMES, build_model
+from hushbit.lab.sim.optimizers import ConstantRate, Optimizer
+from hushbit.lab.sim.server_steps import SERVER_STEPS
+from hushbit.lab.sim.settings import CHOICES, FIELDS, MECHANISMS, Settings, mechanism_name
 from hushbit.lab.sim.setup import (
     ACCEPTED_OPTIONS,
     OPTIONS,
     build_mechanism,
-    mechanism_name,
     parse_ints,
     simulated_update_norm,
 )
@@ -268,6 +269,15 @@ def test_stages_are_integers():
     for text in ("2;8", "2,", "two", "", "2.5"):
         with pytest.raises(InvalidInput, match="2,8"):
             parse_ints(text)
+
+
+def test_names_that_settings_know_are_those_of_the_simulator():
+    assert set(MECHANISMS) == set(ACCEPTED_OPTIONS)
+    assert CHOICES["dataset"] == DATASET_NAMES
+    assert CHOICES["model"] == MODEL_NAMES
+    assert CHOICES["server"] == SERVER_STEPS
+    for kind in CHOICES["optimizer"]:
+        Optimizer(kind)
 
 
 def test_options_are_settings():

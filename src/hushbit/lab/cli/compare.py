@@ -88,10 +88,10 @@ def run_all(
 ) -> "list[RunSummary]":
     """Run the mechanisms one after the other and return their summaries."""
     need_lab()
+    wanted = settings_per_mechanism(names, options_from(named, config))
     from hushbit.lab.sim.run import RunRecord, run
     from hushbit.lab.sim.setup import build_setup
 
-    wanted = settings_per_mechanism(names, options_from(named, config))
     folders = [None if out is None else out / name for name in names]
     # Every check comes before the first run, which may take long.
     for folder in folders:
@@ -111,10 +111,12 @@ def run_all(
 
 def settings_per_mechanism(names: list[str], options: dict[str, Any]) -> list[Settings]:
     """Settings of each mechanism, with only those options that this mechanism accepts."""
-    from hushbit.lab.sim.setup import OPTIONS, accepted_options
-
     if len(set(names)) != len(names) or not all(names):
         raise InvalidInput(f"name every mechanism once, as in fedavg,cpa; got {','.join(names)}")
+    for name in names:  # refuses wrong options before torch and Numba are loaded
+        Settings(**options | {"mechanism": name})
+    from hushbit.lab.sim.setup import OPTIONS, accepted_options
+
     accepted = [accepted_options(name, options.get("per")) for name in names]
     unused = sorted(k for k in options if k in OPTIONS and all(k not in a for a in accepted))
     if unused:

@@ -74,12 +74,6 @@ def run(
 ) -> None:
     """Train a model across users with one mechanism; report accuracy, bytes and privacy."""
     need_lab()
-    from hushbit.lab.sim.defences import filter_warnings
-    from hushbit.lab.sim.engines import open_engine
-    from hushbit.lab.sim.rounds import BATCH_USERS
-    from hushbit.lab.sim.run import RunRecord
-    from hushbit.lab.sim.run import run as run_settings
-
     if resume and out is None:
         raise InvalidInput("--resume needs --out: the folder of the run to continue")
     if tensorboard and out is None:
@@ -87,9 +81,17 @@ def run(
     if resume and out is not None:
         if named or config is not None:
             raise InvalidInput("--resume takes the options of the stored run: leave the others out")
+        from hushbit.lab.sim.run import RunRecord
+
         settings = RunRecord(out).settings()
     else:
         settings = Settings(**options_from(named, config))
+    # torch and Numba take seconds to load, so wrong options are refused before.
+    from hushbit.lab.sim.defences import filter_warnings
+    from hushbit.lab.sim.engines import open_engine
+    from hushbit.lab.sim.rounds import BATCH_USERS
+    from hushbit.lab.sim.run import run as run_settings
+
     for line in filter_warnings(settings):
         err.print(f"note: {line}", soft_wrap=True, highlight=False)
     jobs = math.ceil(settings.users * settings.participation / BATCH_USERS)

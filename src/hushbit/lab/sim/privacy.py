@@ -5,7 +5,7 @@ import math
 from hushbit.budget import Budget
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import CRAFTED
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import Settings, mechanism_name
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.statement import PrivacyStatement, privacy_statement
 
@@ -17,10 +17,6 @@ SIMULATION_NOTE = (
     "do the training loss and the overload rate of each round. A deployment must not release them: "
     "no guarantee covers them."
 )
-
-
-REFERENCES = ("fedavg", "vanilla")
-"""Names of FedAvg, which takes every budget as the reference without privacy."""
 
 
 def taking_part(settings: Settings) -> int:
@@ -70,7 +66,7 @@ def check_model_budget(settings: Settings, ballots_stored: bool = False) -> None
 
 def budget_of(settings: Settings) -> Budget | None:
     """The budget that the mechanism spends; None for FedAvg, the reference without privacy."""
-    return None if settings.mechanism in REFERENCES else settings.budget
+    return None if mechanism_name(settings.mechanism) == "fedavg" else settings.budget
 
 
 def spent_text(settings: Settings, guarantee: Guarantee, rounds: int) -> str:

@@ -20,7 +20,29 @@ CONFIG = "config.toml"  # the file of a run folder that holds the settings
 PARTITIONS = ("per-user", "iid", "dirichlet", "shards", "writer")
 ATTACK_CHOICES = ("none", *ATTACKS)
 DEFENCES = ("none", "spectral", *ROBUST_MEANS)
-SCHEDULES = ("constant", "decay")
+MECHANISMS = (
+    "fedavg",
+    "gaussian",
+    "cpa",
+    "cpa-auto",
+    "cpa-no-rr",
+    "nested",
+    "laplace",
+    "signsgd",
+    "jopeq",
+    "mvu",
+)
+ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
+CHOICES = {
+    "dataset": ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100"),
+    "model": ("linear", "mlp", "cnn2", "cnn3", "resnet18"),
+    "schedule": ("constant", "decay"),
+    "optimizer": ("sgd", "adam"),
+    "server": ("plain", "filter", "momentum", "adam", "yogi"),
+}
+"""Names that modules of the simulator define, repeated here so that a wrong name is refused before
+torch and Numba are loaded."""
+
 SHOWN_DELTA = 1e-5  # delta of figures that are shown, unless --delta is given
 RATES = {"digits": 0.3}
 DEFAULT_RATE = 0.03
@@ -43,6 +65,14 @@ def _choice(default: str, text: str, names: tuple[str, ...]) -> Any:
     return field(default=default, metadata={"help": text, "names": names})
 
 
+def mechanism_name(name: str) -> str:
+    """The canonical name of a mechanism; aliases are resolved."""
+    known = ALIASES.get(name, name)
+    if known not in MECHANISMS:
+        raise InvalidInput(f"unknown mechanism {name!r}; choose one of {', '.join(MECHANISMS)}")
+    return known
+
+
 @dataclass(frozen=True)
 class Settings:
     """All options of one run. Privacy parameters have no default values."""
@@ -61,11 +91,7 @@ class Settings:
     validation: int = _option(0, "Number of training samples held out for validation.", low=0)
     rounds: int = _option(30, "Number of rounds.", low=1)
     participation: float = _option(1.0, "Share of users that take part in each round.")
-    mechanism: str = _option(
-        "cpa",
-        "Mechanism: fedavg, gaussian, cpa, cpa-auto, cpa-no-rr, nested, laplace, signsgd, jopeq or "
-        "mvu.",
-    )
+    mechanism: str = _option("cpa", f"Mechanism: {', '.join(MECHANISMS[:-1])} or {MECHANISMS[-1]}.")
     epsilon_per_bit: float | None = _option(
         None, "Local-DP epsilon per bit (per weight for laplace, jopeq, mvu)."
     )
@@ -149,7 +175,10 @@ class Settings:
             check_positive(name, getattr(self, name))
         if self.rate is not None:
             check_positive("rate", self.rate)
-        check_choice("schedule", self.schedule, SCHEDULES)
+        mechanism_name(self.mechanism)
+        for name, names in CHOICES.items():
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), names)
         if not 0 < check_float("participation", self.participation) <= 1:
             raise InvalidInput(f"participation must lie in (0, 1]; got {self.participation}")
         if not 0 <= check_float("attackers", self.attackers) < 1:

@@ -27,7 +27,7 @@ from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Ra
 from hushbit.lab.sim.partition import Federation, Parts
 from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, taking_part
 from hushbit.lab.sim.server_steps import ServerStep, server_step
-from hushbit.lab.sim.settings import FIELDS, Settings
+from hushbit.lab.sim.settings import FIELDS, Settings, mechanism_name
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates
 from hushbit.mechanism import Mechanism
 from hushbit.registry import BY_NAME
@@ -87,7 +87,6 @@ def _simulated_norm(settings: Settings, model: Model, local: LocalSettings) -> f
 
 RADIUS = 0.05
 FIRST_LOG2_SPREAD = 0.5  # half of the prior mass lies within so many octaves of the simulated norm
-ALIASES = {"vanilla": "fedavg", "nested-cpa": "nested", "signsgd-rr": "signsgd"}
 OPTION_OF = {"epsilon_per_entry": "epsilon_per_bit", "scale": "radius", "step": "sign_step"}
 """Options whose name differs from the parameter of the mechanism."""
 
@@ -123,16 +122,6 @@ ACCEPTED_OPTIONS: dict[str, set[str]] = {
     },
 }
 OPTIONS = sorted(set().union(*ACCEPTED_OPTIONS.values()))
-
-
-def mechanism_name(name: str) -> str:
-    """The canonical name of a mechanism; aliases are resolved."""
-    known = ALIASES.get(name, name)
-    if known not in ACCEPTED_OPTIONS:
-        raise InvalidInput(
-            f"unknown mechanism {name!r}; choose one of {', '.join(ACCEPTED_OPTIONS)}"
-        )
-    return known
 
 
 def accepted_options(name: str, per: str | None) -> set[str]:
