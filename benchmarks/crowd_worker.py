@@ -18,7 +18,7 @@ from processes import cpu_seconds
 from hushbit.lab.sim import setup as lab
 from hushbit.lab.sim.engines import open_engine
 from hushbit.lab.sim.rounds import initial_state, one_round
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 
 
 def main() -> None:
@@ -27,6 +27,7 @@ def main() -> None:
     lab.load_dataset = lambda *_, **__: stored_dataset(sys.argv[1])
     setup = lab.build_setup(
         Settings(
+            **PAPER_TRAINING,
             dataset="mnist",
             users=users,
             replace=True,

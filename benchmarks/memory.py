@@ -23,7 +23,7 @@ def worker(users: int, samples: int, memory_mb: float) -> None:
     from hushbit.lab.sim import setup as lab
     from hushbit.lab.sim.datasets import Dataset
     from hushbit.lab.sim.rounds import initial_state, one_round
-    from hushbit.lab.sim.settings import Settings
+    from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (max(50_000, users * samples), 3, 32, 32), dtype=np.uint8)
@@ -33,6 +33,7 @@ def worker(users: int, samples: int, memory_mb: float) -> None:
     )
     setup = lab.build_setup(
         Settings(
+            **PAPER_TRAINING,
             dataset="cifar10",
             model="cnn3",
             users=users,

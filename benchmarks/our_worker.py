@@ -17,7 +17,7 @@ from hushbit.kernels import threads as kernels
 from hushbit.lab.sim import setup as lab
 from hushbit.lab.sim.datasets import Dataset
 from hushbit.lab.sim.rounds import initial_state, one_round
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 
 
 def stored_dataset(path: str) -> Dataset:
@@ -40,6 +40,7 @@ def main() -> None:
     private = {} if mechanism == "fedavg" else {"epsilon_per_bit": 0.5, "radius": 0.02}
     setup = lab.build_setup(
         Settings(
+            **PAPER_TRAINING,
             dataset="mnist",
             model=model,
             users=users,

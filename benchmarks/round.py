@@ -48,6 +48,7 @@ def prepare(users: int, data: str | None) -> tuple[lab.Setup, str]:
         epsilon_per_bit=EPSILON,
         radius=RADIUS,
         rate=RATE,
+        pixels="symmetric",
         batch_size=BATCH,
         evaluate_every=10**6,
     )

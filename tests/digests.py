@@ -21,7 +21,10 @@ import numpy as np
 FILE = Path(__file__).parent / "golden" / "digests.json"
 KEPT = 4
 TIMES = ("seconds", "cpu_seconds")
-SMALL = ("--dataset", "digits", "--users", "24", "--rounds", "3", "--seed", "3", "--workers", "1")
+SMALL = (
+    *("--dataset", "digits", "--users", "24", "--rounds", "3", "--seed", "3", "--workers", "1"),
+    *("--pixels", "symmetric", "--batch-size", "16"),
+)
 LOUD = ("--epsilon-per-bit", "1.5")
 RUNS: dict[str, tuple[str, ...]] = {
     "two points": ("--mechanism", "cpa", *LOUD),
@@ -104,10 +107,10 @@ def run(name: str, scratch: Path) -> list[dict[str, Any]]:
 def cell(name: str, scratch: Path) -> dict[str, Any]:
     """Compute one of `CELLS`; its outcome without the time, and the file that keeps it."""
     from hushbit.lab.experiments.cells import run_cells
-    from hushbit.lab.sim.settings import Settings
+    from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 
-    folder = scratch / name
-    run_cells([Settings(users=120, rounds=3, seed=3, validation=200, **CELLS[name])], folder)
+    folder, options = scratch / name, PAPER_TRAINING | CELLS[name]
+    run_cells([Settings(users=120, rounds=3, seed=3, validation=200, **options)], folder)
     (kept,) = folder.iterdir()
     outcome = json.loads(kept.read_text(encoding="utf-8"))["outcome"]
     return {"file": kept.name, "outcome": timeless(outcome)}

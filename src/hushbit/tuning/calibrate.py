@@ -77,7 +77,7 @@ def calibrate(
     """
     if not isinstance(budget, Budget):
         raise InvalidInput(
-            "calibrate needs a Budget, such as Budget(4, 1e-5, per=\'message\', against=\'server\'); "
+            "calibrate needs a Budget, such as Budget(4, 1e-5, per='message', against='server'); "
             f"got {type(budget).__name__}"
         )
     voters = honest_voters(honest, users)

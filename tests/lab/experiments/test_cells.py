@@ -22,9 +22,11 @@ from hushbit.lab.experiments.experiment import (
     best_settings,
     candidates,
 )
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 
-SMALL = Settings(users=8, rounds=2, validation=100, mechanism="cpa", epsilon_per_bit=1.0)
+SMALL = Settings(
+    **PAPER_TRAINING, users=8, rounds=2, validation=100, mechanism="cpa", epsilon_per_bit=1.0
+)
 OUTCOME = Outcome(
     50.0, 49.0, 1.0, 0.5, 2.0, 0.01, ((1, 48.0, 47.0), (2, 49.0, 50.0)), ("a", "b", "c"), 0.1
 )
@@ -34,8 +36,20 @@ def test_keys_follow_what_decides_a_run():
     key = cell_key(SMALL)
     assert key == cell_key(dataclasses.replace(SMALL, memory_mb=1.0))
     assert key == cell_key(dataclasses.replace(SMALL, rate=SMALL.local_rate))
-    for change in ({"seed": 1}, {"rate": 0.2}, {"rounds": 3}, {"rotate": True}, {"users": 9}):
-        assert key != cell_key(dataclasses.replace(SMALL, **change))
+    changes = (
+        {"seed": 1},
+        {"rate": 0.2},
+        {"rounds": 3},
+        {"rotate": True},
+        {"users": 9},
+        {"pixels": "unit"},
+        {"batch_size": None},
+    )
+    assert len({key, *(cell_key(dataclasses.replace(SMALL, **one)) for one in changes)}) == 8
+
+
+def test_keys_of_stored_cells_do_not_change():
+    assert cell_key(SMALL) == "b69c2f7dabd5c66a79afb033"
 
 
 def test_round_trip(tmp_path):

@@ -13,10 +13,11 @@ from hushbit.lab.cli import main
 from hushbit.lab.sim.defences import defence_arrays, filter_warnings, load_state, needs_full_round
 from hushbit.lab.sim.robust_means import ROBUST_MEANS
 from hushbit.lab.sim.run import run
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import build_setup
 
 BASE = {
+    **PAPER_TRAINING,
     "users": 250,
     "rounds": 8,
     "mechanism": "cpa",

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hushbit.lab.sim.fast_steps import read_pixels, weights_stay_finite
-from hushbit.lab.sim.models import build_model
+from hushbit.lab.sim.models import PIXEL_RANGES, build_model
 from hushbit.lab.sim.optimizers import ConstantRate
 from hushbit.lab.sim.partition import Federation
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates, normalised
@@ -14,13 +14,16 @@ IMAGES = np.arange(512, dtype=np.uint8).reshape(8, 1, 8, 8)
 LABELS = np.arange(8)
 
 
-def test_pixels_equal_those_of_the_general_path() -> None:
+@pytest.mark.parametrize(("name", "ends"), [("unit", (0, 1)), ("symmetric", (-1, 1))])
+def test_pixels_equal_those_of_the_general_path(name: str, ends: tuple[int, int]) -> None:
     rows = np.array([[0, 1], [2, 3], [7, 0]])
     pixels = np.full((3, 2, 64), np.nan, np.float32)
-    read_pixels(IMAGES.reshape(8, -1), rows, 0, 1, pixels)
-    read_pixels(IMAGES.reshape(8, -1), rows, 1, 3, pixels)
-    wanted = normalised(IMAGES[rows.ravel()]).numpy().reshape(3, 2, 64)
+    center, scale = map(np.float32, PIXEL_RANGES[name])
+    read_pixels(IMAGES.reshape(8, -1), rows, center, scale, 0, 1, pixels)
+    read_pixels(IMAGES.reshape(8, -1), rows, center, scale, 1, 3, pixels)
+    wanted = normalised(IMAGES[rows.ravel()], PIXEL_RANGES[name]).numpy().reshape(3, 2, 64)
     assert pixels.tobytes() == wanted.tobytes()
+    assert (pixels.min(), pixels.max()) == ends
 
 
 def test_large_weights_or_rates_require_a_check_of_updates() -> None:

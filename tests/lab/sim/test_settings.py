@@ -17,6 +17,8 @@ WRONG = [
     ("users", True),
     ("users", 2.0),
     ("users", "5"),
+    ("users", None),
+    ("pixels", "grey"),
     ("rounds", -1),
     ("steps", 0),
     ("batch_size", 0),
@@ -122,10 +124,11 @@ def test_no_privacy_parameter_has_a_default():
     assert Settings().points is None
 
 
-def test_the_default_rate_depends_on_the_data_set():
-    assert Settings(dataset="digits").local_rate == 0.3
-    assert Settings(dataset="mnist").local_rate == 0.03
-    assert Settings(dataset="mnist", rate=1.0).local_rate == 1.0
+def test_the_default_rate_depends_on_pixels_and_data_set():
+    assert Settings(dataset="digits").local_rate == Settings(dataset="mnist").local_rate == 0.5
+    assert Settings(dataset="digits", pixels="symmetric").local_rate == 0.3
+    assert Settings(dataset="mnist", pixels="symmetric").local_rate == 0.03
+    assert Settings(dataset="mnist", rate=0.2).local_rate == 0.2
 
 
 def test_toml_round_trip(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from hushbit.errors import HushbitError, InvalidInput
 from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate
 from hushbit.lab.sim.server_steps import MomentumStep
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import build_setup
 
 BASE = {"mechanism": "fedavg", "users": 10, "rounds": 1}
@@ -83,3 +83,12 @@ def test_attackers_are_marked():
     assert setup.attackers.sum() == 3
     with pytest.raises(InvalidInput):
         Settings(**BASE, attack="ones", attackers=1.0)
+
+
+def test_by_default_a_step_uses_all_samples_of_a_user_with_pixels_from_0_to_1():
+    setup = build_setup(Settings(users=5, samples_per_user=23, mechanism="fedavg"))
+    assert setup.local.batch_size == 23
+    assert setup.model.pixel_range == (0.0, 255.0)
+    paper = build_setup(Settings(**PAPER_TRAINING, users=5, mechanism="fedavg"))
+    assert paper.local.batch_size == 16
+    assert paper.model.pixel_range == (127.5, 127.5)

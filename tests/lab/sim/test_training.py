@@ -1,5 +1,7 @@
 """Local training equals a plain loop over torch modules, with the same bits for any grouping."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -60,7 +62,7 @@ def plain_loop(model: Model, params, fed, user, settings, round_number, seed, op
         size = min(settings.batch_size, int(fed.counts.max()))
         rows, present = draw_batch(fed, np.array([user]), seeds, step, size)
         rows = rows[0][present[0] == 1]
-        logits = model.apply(flat, normalised(fed.images[rows]))
+        logits = model.apply(flat, normalised(fed.images[rows], model.pixel_range))
         loss = F.cross_entropy(logits, torch.from_numpy(fed.labels[rows]))
         optimizer.zero_grad()
         loss.backward()
@@ -71,10 +73,12 @@ def plain_loop(model: Model, params, fed, user, settings, round_number, seed, op
 @pytest.mark.parametrize(
     "optimizer", [Optimizer(), Optimizer(momentum=0.5), Optimizer("adam")], ids=lambda o: o.kind
 )
-@pytest.mark.parametrize("name", ["linear", "mlp"])
-def test_equals_a_plain_loop_over_ragged_users(name: str, optimizer: Optimizer) -> None:
+@pytest.mark.parametrize(("name", "pixels"), [("linear", "unit"), ("mlp", "symmetric")])
+def test_equals_a_plain_loop_over_ragged_users(
+    name: str, pixels: str, optimizer: Optimizer
+) -> None:
     fed = federation([1, 3, 7, 4, 9, 2])
-    model = build_model(name, (1, 8, 8), 10)
+    model = dataclasses.replace(build_model(name, (1, 8, 8), 10), pixels=pixels)
     settings = LocalSettings(DecayingRate(2.0, 10.0), 4, batch_size=4, optimizer=optimizer)
     params = model.init(1)
     users, updates, _, _ = gather(model, params, fed, np.arange(6), settings, round_number=2)

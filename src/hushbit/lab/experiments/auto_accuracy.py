@@ -38,7 +38,7 @@ from hushbit.lab.experiments.results import Cell, Check
 from hushbit.lab.sim.aggregate_sampler import AggregateSampler, aggregate_sampler
 from hushbit.lab.sim.metrics import MeanDenoiser, distortion
 from hushbit.lab.sim.rounds import ballots, initial_state, run_rounds
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import Setup, build_setup
 from hushbit.lab.sim.training import LocalChunk
 
@@ -97,7 +97,7 @@ def _tuned(lab: ExperimentRunner, users: int, name: str) -> Series:
 
 
 def _task_settings(rounds: int, **options: Any) -> Settings:
-    task = {"dataset": "mnist"} | options
+    task = PAPER_TRAINING | {"dataset": "mnist"} | options
     return Settings(validation=10_000, rounds=rounds, evaluate_every=rounds, **task)
 
 

@@ -29,7 +29,7 @@ from hushbit.lab.sim.datasets import data_folder, load_dataset
 from hushbit.lab.sim.engines import WorkerPool
 from hushbit.lab.sim.metrics import MeanDenoiser, distortion
 from hushbit.lab.sim.rounds import RoundResult, ballots, initial_state, run_rounds
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import Setup, build_setup
 from hushbit.wire.files import write_text
 
@@ -78,8 +78,9 @@ def cell_key(settings: Settings) -> str:
     deciding = dataclasses.asdict(settings.resolved())
     for name in NOT_HASHED:
         deciding.pop(name)
-    # Defaults stay out of the hash, so cells remain valid when a later version adds options.
-    blank = dataclasses.asdict(Settings().resolved())
+    # Defaults stay out of the hash, so cells remain valid when a later version adds options. The
+    # first cells had the inputs and batches of the paper as defaults.
+    blank = dataclasses.asdict(Settings(**PAPER_TRAINING).resolved())
     named = {k: v for k, v in deciding.items() if v != blank.get(k) or k in ("rate", "seed")}
     text = json.dumps([CELL_FORMAT, named], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -42,7 +42,7 @@ from hushbit.lab.experiments.experiment import (
 )
 from hushbit.lab.experiments.results import Cell, Check, PrivacyLine
 from hushbit.lab.sim.rounds import initial_state, run_rounds
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import build_setup
 from hushbit.lab.sim.training import local_updates
 from hushbit.tuning.calibrate import calibrate_message
@@ -107,7 +107,7 @@ def trained_updates(
         rounds=rounds,
         evaluate_every=rounds,
         seed=seed,
-        **options,
+        **(PAPER_TRAINING | options),
     )
     setup = build_setup(settings, data)
     state = initial_state(setup)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from hushbit.lab.experiments.experiment import Grid
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 
 SCHEMES = ("vanilla FL", "Laplace", "signSGD + RR", "JoPEQ", "CPA w/o RR", "CPA")
 PUBLISHED_RADIUS = 0.05
@@ -54,7 +54,7 @@ def federation(rounds: int, **options: Any) -> dict[str, Any]:
         "rounds": rounds,
         "momentum": 0.5,
         "keep_momentum": True,
-        "batch_size": 16,
+        **PAPER_TRAINING,
         "evaluate_every": rounds,
         **options,
     }

@@ -235,6 +235,7 @@ def find_resnet(runner: ExperimentRunner) -> Findings:
         "validation": 1000 if runner.quick else 5000,
         "rounds": rounds,
         "steps": 3,
+        "pixels": "symmetric",
         "batch_size": 4 if runner.quick else 16,
         "optimizer": "adam",
         "rate": 1e-3,

@@ -21,7 +21,7 @@ from hushbit.lab.experiments.experiment import (
     table_axes,
 )
 from hushbit.lab.experiments.results import Cell, Check
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 
 DIM = {"linear": 7850, "mlp": 25_818}
 # Local rate and l2 clip of each model. The radius is half the spread of a rotated clipped update:
@@ -66,6 +66,7 @@ def private(model: str, rounds: int, **options: Any) -> Settings:
     """Rotated two points at 0.5 per bit, clipped; server momentum, enough rounds to converge."""
     rate, clip = TRAINING[model]
     defaults: dict[str, Any] = {
+        **PAPER_TRAINING,
         "dataset": "mnist",
         "model": model,
         "users": USERS,

@@ -33,7 +33,7 @@ from hushbit.lab.sim.optimizers import ConstantRate
 from hushbit.lab.sim.rounds import BATCH_USERS, RoundResult, initial_state, run_rounds
 from hushbit.lab.sim.run import RunRecord, run
 from hushbit.lab.sim.server_steps import MomentumStep
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import Setup, build_setup
 from hushbit.mechanism import Mechanism
 from hushbit.tuning.calibrate import calibrate_message
@@ -136,6 +136,7 @@ def limits_of(name: str, dim: int, rate: float) -> MessageLimits:
 def settings_of(lab: ExperimentRunner, seed: int) -> Settings:
     """The settings before tuning, without the mechanism, which no option of a run can name."""
     return Settings(
+        **PAPER_TRAINING,
         dataset="mnist",
         model="linear",
         users=QUICK_USERS if lab.quick else USERS,

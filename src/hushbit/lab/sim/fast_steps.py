@@ -34,33 +34,44 @@ class TileBatch:
     """The samples of one local step of a tile of users.
 
     rows (tile, batch) are numbers of images and labels their classes; present is 1 for a sample
-    and 0 for padding.
+    and 0 for padding. `pixel_range` holds center and scale of the inputs.
     """
 
     images: NDArray[np.uint8]
     rows: Indices
     labels: Indices
     present: Floats
+    pixel_range: tuple[float, float]
 
     def pixels(self) -> Floats:
-        """The pixels in [-1, 1], shape (tile, batch, pixels)."""
+        """The inputs (byte - center) / scale, shape (tile, batch, pixels)."""
         flat = self.images.reshape(len(self.images), -1)
         made = np.empty((*self.rows.shape, flat.shape[1]), np.float32)
-        parallel_for(lambda first, last: read_pixels(flat, self.rows, first, last, made), len(made))
+        center, scale = (np.float32(value) for value in self.pixel_range)
+
+        def run(first: int, last: int) -> None:
+            read_pixels(flat, self.rows, center, scale, first, last, made)
+
+        parallel_for(run, len(made))
         return made
 
 
 @njit
 def read_pixels(
-    images: NDArray[np.uint8], rows: Indices, first: int, last: int, pixels: Floats
+    images: NDArray[np.uint8],
+    rows: Indices,
+    center: float,
+    scale: float,
+    first: int,
+    last: int,
+    pixels: Floats,
 ) -> None:
     """Fill the pixels of users first … last-1, with the same bits as `training.normalised`."""
-    half = np.float32(127.5)
     for user in range(first, last):
         for b in range(rows.shape[1]):
             source, target = images[rows[user, b]], pixels[user, b]
             for p in range(target.size):
-                target[p] = (np.float32(source[p]) - half) / half
+                target[p] = (np.float32(source[p]) - center) / scale
 
 
 def supports_linear_sgd(model: Model, steps: int, optimizer: Optimizer) -> bool:

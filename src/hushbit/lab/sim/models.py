@@ -33,6 +33,9 @@ from hushbit.lab.sim.layers import (
     supports_conv_pool_relu,
 )
 
+PIXEL_RANGES = {"unit": (0.0, 255.0), "symmetric": (127.5, 127.5)}
+"""Center and scale of the inputs (byte - center) / scale: in [0, 1], or in [-1, 1]."""
+
 WIDTHS = (64, 128, 256, 512)
 IMAGENET_CLASSES = 1000
 
@@ -142,7 +145,8 @@ class Model:
     """A network without state: `init` returns a flat vector, `apply` maps it and images to logits.
 
     `dropout_shapes` lists the masks that one training sample needs (none in evaluation).
-    `note` describes the initial parameters, for the run record.
+    `note` describes the initial parameters, for the run record. `pixels` names the range of the
+    inputs in `PIXEL_RANGES`; the published code uses [-1, 1].
     """
 
     name: str
@@ -154,11 +158,17 @@ class Model:
     dropout_rate: float = 0.0
     given: Mapping[str, NDArray[np.float32]] | None = None
     note: str = "random start"
+    pixels: str = "symmetric"
 
     @property
     def dim(self) -> int:
         """Number of parameters, which is the length of the flat vector."""
         return self.shapes[-1].stop
+
+    @property
+    def pixel_range(self) -> tuple[float, float]:
+        """Center and scale of the inputs: (byte - center) / scale."""
+        return PIXEL_RANGES[self.pixels]
 
     @property
     def layers(self) -> tuple[slice, ...]:

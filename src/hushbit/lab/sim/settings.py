@@ -43,9 +43,14 @@ CHOICES = {
 """Names that modules of the simulator define, repeated here so that a wrong name is refused before
 torch and Numba are loaded."""
 
+PIXELS = ("unit", "symmetric")
 SHOWN_DELTA = 1e-5  # delta of figures that are shown, unless --delta is given
-RATES = {"digits": 0.3}
-DEFAULT_RATE = 0.03
+UNIT_RATE = 0.5  # for pixels in [0, 1]
+SYMMETRIC_RATES = {"digits": 0.3}
+SYMMETRIC_RATE = 0.03
+PAPER_TRAINING: dict[str, Any] = {"pixels": "symmetric", "batch_size": 16}
+"""Inputs and local batches of the published code, which reproductions keep."""
+
 PARTITION_OPTIONS = {
     "samples_per_user": "per-user",
     "replace": "per-user",
@@ -78,6 +83,9 @@ class Settings:
     """All options of one run. Privacy parameters have no default values."""
 
     dataset: str = _option("digits", "Data set: digits, mnist, fashion-mnist, cifar10, cifar100.")
+    pixels: str = _choice(
+        "unit", "Range of the inputs, [0, 1] or [-1, 1] as in the published code", PIXELS
+    )
     model: str = _option("linear", "Model: linear, mlp, cnn2, cnn3 or resnet18.")
     weights_file: str | None = _option(
         None, "File with the initial weights of resnet18; default: random weights."
@@ -140,12 +148,17 @@ class Settings:
     sign_step: float | None = _option(None, "Server step size of signsgd, in units of weights.")
     mode: str | None = _option(None, "Noise calibration: honest or moment (jopeq).")
     levels: int | None = _option(None, "Quantization levels per weight (jopeq).")
-    rate: float | None = _option(None, "Local learning rate. Default: 0.3 for digits, else 0.03.")
+    rate: float | None = _option(
+        None,
+        "Local learning rate. Default: 0.5; with --pixels symmetric 0.3 for digits, else 0.03.",
+    )
     schedule: str = _option(
         "constant", "Learning-rate schedule: constant, or decay as rate / (1 + round / 10)."
     )
     steps: int = _option(1, "Local steps per round.", low=1)
-    batch_size: int = _option(16, "Samples per local step.", low=1)
+    batch_size: int | None = _option(
+        None, "Samples per local step; default: all samples of the user.", low=1
+    )
     optimizer: str = _option("sgd", "Local optimizer: sgd or adam.")
     momentum: float = _option(0.0, "Momentum of the local optimizer (sgd).")
     keep_momentum: bool = _option(False, "Keep the state of the local optimizers between rounds.")
@@ -167,10 +180,11 @@ class Settings:
     def __post_init__(self) -> None:
         for name, option in FIELDS.items():
             low, names = option.metadata.get("low"), option.metadata.get("names")
-            if low is not None:
-                check_int(name, getattr(self, name), low)
+            value = getattr(self, name)
+            if low is not None and (value is not None or option.default is not None):
+                check_int(name, value, low)
             if names is not None:
-                check_choice(name, getattr(self, name), names)
+                check_choice(name, value, names)
         for name in ("server_rate", "memory_mb", "alpha"):
             check_positive(name, getattr(self, name))
         if self.rate is not None:
@@ -246,8 +260,12 @@ class Settings:
 
     @property
     def local_rate(self) -> float:
-        """The local learning rate; by default the one for the data set."""
-        return self.rate if self.rate is not None else RATES.get(self.dataset, DEFAULT_RATE)
+        """The local learning rate; by default the one for the pixels and the data set."""
+        if self.rate is not None:
+            return self.rate
+        if self.pixels == "unit":
+            return UNIT_RATE
+        return SYMMETRIC_RATES.get(self.dataset, SYMMETRIC_RATE)
 
     @property
     def server_name(self) -> str:

@@ -27,7 +27,7 @@ from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Ra
 from hushbit.lab.sim.partition import Federation, Parts
 from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, taking_part
 from hushbit.lab.sim.server_steps import ServerStep, server_step
-from hushbit.lab.sim.settings import FIELDS, Settings, mechanism_name
+from hushbit.lab.sim.settings import FIELDS, PAPER_TRAINING, Settings, mechanism_name
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates
 from hushbit.mechanism import Mechanism
 from hushbit.registry import BY_NAME
@@ -36,18 +36,20 @@ from hushbit.tuning.calibrate import calibrate
 from hushbit.wrappers import Rotated
 
 SIMULATED_USERS = 8
+MAX_SIMULATED_SAMPLES = 256  # with more samples the norm hardly changes
 SIMULATED_BLOCK = 4  # side of a block of equal pixels: images vary by shapes
 SMALLEST_NORM, LARGEST_NORM = 1e-20, 1e10  # accepted by AutoCPA; a run beyond them diverges
 
 
 def simulated_update_norm(model: Model, local: LocalSettings, samples: int, seed: int) -> float:
-    """The median norm of the updates of simulated users with so many samples each.
+    """The median norm of the updates of simulated users with so many samples each, at most 256.
 
     Simulated users train once on images of random black and white blocks with random labels. No
     real data are used, so the result is public. On MNIST and CIFAR-10 the median norm of the first
     real updates was 0.5 to 1.1 times this value, for four models (`docs/signal.md`).
     """
     rng = np.random.default_rng([seed, 0x4EA])
+    samples = min(samples, MAX_SIMULATED_SAMPLES)
     count, (channels, height, width) = SIMULATED_USERS * samples, model.input_shape
     blocks = rng.integers(
         0, 2, (count, channels, -(-height // SIMULATED_BLOCK), -(-width // SIMULATED_BLOCK))
@@ -298,10 +300,12 @@ class Setup:
 def run_identifier(settings: Settings) -> bytes:
     """The run under which ballots are stored: 16 bytes that depend on the settings alone.
 
-    Settings at their default are left out, so that a new setting changes no stored run.
+    Settings at their default are left out, so that a new setting changes no stored run. The first
+    stored runs had the inputs and batches of the paper as defaults.
     """
     chosen = dataclasses.asdict(settings.resolved())
-    named = {name: value for name, value in chosen.items() if value != FIELDS[name].default}
+    defaults = {name: option.default for name, option in FIELDS.items()} | PAPER_TRAINING
+    named = {name: value for name, value in chosen.items() if value != defaults[name]}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).digest()[:16]
 
 
@@ -315,16 +319,16 @@ def build_setup(
     if data is None:
         data = load_dataset(settings.dataset, folder, writers=settings.partition == "writer")
     model = build_model(settings.model, data.input_shape, data.classes, settings.weights_file)
-    optimizer = Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum)
-    local = LocalSettings(
-        _rate(settings), settings.steps, settings.batch_size, optimizer, settings.memory_mb
-    )
-    mechanism = build_mechanism(settings, model, local)
-    check_defence(settings, mechanism)
+    model = dataclasses.replace(model, pixels=settings.pixels)
     rng = np.random.default_rng([settings.seed, 0xDA7A])
     training, validation = partition.hold_out(len(data.train_y), settings.validation, rng)
     parts = _parts(settings, data, training, rng)
     federation = Federation.of(data.train_x, data.train_y, parts)
+    optimizer = Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum)
+    batch = settings.batch_size or federation.largest
+    local = LocalSettings(_rate(settings), settings.steps, batch, optimizer, settings.memory_mb)
+    mechanism = build_mechanism(settings, model, local)
+    check_defence(settings, mechanism)
     attackers = choose_attackers(federation.users, settings.attackers, settings.seed)
     if settings.attack != "none" and not attackers.any():
         raise InvalidInput(

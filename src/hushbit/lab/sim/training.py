@@ -141,7 +141,7 @@ def evaluate(
     with torch.inference_mode():
         for begin in range(0, len(images), EVALUATION_BATCH):
             part = slice(begin, begin + EVALUATION_BATCH)
-            logits = shared_logits(model, flat, normalised(images[part]))
+            logits = shared_logits(model, flat, normalised(images[part], model.pixel_range))
             answers = torch.from_numpy(np.asarray(labels[part], dtype=np.int64))
             losses = F.cross_entropy(logits, answers, reduction="none")
             correct += int((logits.argmax(dim=1) == answers).sum())
@@ -149,9 +149,10 @@ def evaluate(
     return Score(correct / len(images), total / len(images))
 
 
-def normalised(images: NDArray[np.uint8]) -> Tensor:
-    """Convert bytes to float32 in [-1, 1]: (x / 255 - 0.5) / 0.5."""
-    return torch.from_numpy(images.astype(np.float32)).sub_(127.5).div_(127.5)
+def normalised(images: NDArray[np.uint8], pixel_range: tuple[float, float]) -> Tensor:
+    """Convert bytes to float32: (byte - center) / scale."""
+    center, scale = pixel_range
+    return torch.from_numpy(images.astype(np.float32)).sub_(center).div_(scale)
 
 
 class Batch(NamedTuple):
@@ -352,7 +353,8 @@ def _fast_tile(
     """Run the only local step of one tile by `fast_steps`."""
     rows, present = draw_batch(job.federation, users, seeds, 0, job.batch)
     labels = job.federation.labels[rows]
-    batch = fast_steps.TileBatch(job.federation.images, rows, labels, present)
+    pixel_range = job.model.pixel_range
+    batch = fast_steps.TileBatch(job.federation.images, rows, labels, present, pixel_range)
     start = (job.model, job.start, batch, job.rate(0))
     if not state:
         fast_steps.linear_sgd_update(*start, out.updates, out.losses)
@@ -376,7 +378,8 @@ def _general_tile(
     total = torch.zeros(len(users))
     for step in range(settings.steps):
         rows, present = draw_batch(job.federation, users, seeds, step, job.batch)
-        x, y = normalised(job.federation.images[rows]), job.federation.labels[rows]
+        x = normalised(job.federation.images[rows], model.pixel_range)
+        y = job.federation.labels[rows]
         masks: tuple[Tensor, ...] = ()
         if model.dropout_shapes:
             drawn = dropout_masks(seeds, step, job.batch, model.dropout_shapes, model.dropout_rate)
