@@ -10,7 +10,7 @@ import hushbit as hb
 from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.errors import InvalidInput
 from hushbit.kernels.words import draw_words
-from hushbit.lab.attacks.audit import AuditFinding, Encoder, _audit_finding, audit
+from hushbit.lab.attacks.audit import AuditFinding, Encoder, audit, audit_finding
 from hushbit.privacy.accountant import Bound
 from hushbit.privacy.binomial import lower_rate, upper_rate
 from hushbit.tuning.calibrate import calibrate_message
@@ -203,7 +203,7 @@ def test_the_bound_is_the_ratio_of_the_least_and_the_largest_rate_beyond_delta()
     counts = [np.array([900, 1000]), np.array([100, 1000])]
     low, high = lower_rate(900, 1000, 0.995), upper_rate(100, 1000, 0.995)
     for delta in (0.0, 0.1):
-        found = _audit_finding(Bound(5.0, delta, "x"), counts, 0.99)
+        found = audit_finding(Bound(5.0, delta, "x"), counts, 0.99)
         assert found.lower_bound == pytest.approx(math.log((low - delta) / high))
-    assert _audit_finding(Bound(5.0, 0.9, "x"), counts, 0.99).lower_bound == 0.0
-    assert _audit_finding(Bound(5.0, 0.0, "x"), counts[::-1], 0.99).lower_bound == 0.0
+    assert audit_finding(Bound(5.0, 0.9, "x"), counts, 0.99).lower_bound == 0.0
+    assert audit_finding(Bound(5.0, 0.0, "x"), counts[::-1], 0.99).lower_bound == 0.0

@@ -193,16 +193,16 @@ def audit(
         name = f"one bit of stage {stage + 1}" if len(target.epsilons) > 1 else "one bit"
         places = [counts.places[stage] for counts in inputs]
         every = [part.sum(axis=0) for part in places]
-        findings.append(_audit_finding(Bound(epsilon, 0.0, name), every, confidence))
+        findings.append(audit_finding(Bound(epsilon, 0.0, name), every, confidence))
         worst, sure = _worst_place(places, confidence)
-        findings.append(_audit_finding(Bound(epsilon, 0.0, f"{name}, worst place"), worst, sure))
+        findings.append(audit_finding(Bound(epsilon, 0.0, f"{name}, worst place"), worst, sure))
         for case, words in enumerate(REUSE_CASES):
             claim = Bound(epsilon, 0.0, f"{name}, {words}")
             findings.append(
-                _audit_finding(claim, [w.known[case, stage] for w in inputs], confidence)
+                audit_finding(claim, [w.known[case, stage] for w in inputs], confidence)
             )
     message = Bound(mechanism.guarantee.epsilon_per_message(delta), delta, "whole message")
-    return [*findings, _audit_finding(message, _above_threshold(inputs, delta), confidence)]
+    return [*findings, audit_finding(message, _above_threshold(inputs, delta), confidence)]
 
 
 def _attack(
@@ -271,7 +271,7 @@ def _worst_place(places: list[Ints], confidence: float) -> tuple[list[Ints], flo
     return [part[worst] for part in places], 1 - (1 - confidence) / len(first)
 
 
-def _audit_finding(claim: Bound, counts: list[Ints], confidence: float) -> AuditFinding:
+def audit_finding(claim: Bound, counts: list[Ints], confidence: float) -> AuditFinding:
     """ln((p - delta) / q) for the least p and the largest q at a joint confidence."""
     each = 1 - (1 - confidence) / 2
     (hits, trials), (other_hits, other_trials) = (tuple(map(int, c)) for c in counts)
