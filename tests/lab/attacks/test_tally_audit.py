@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 import hushbit as hb
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks.audit import Encoder
-from hushbit.lab.attacks.tally_audit import audit_tally, hits_of_best_level, tally_target
+from hushbit.lab.attacks.tally_audit import (
+    MEASURABLE_CLAIM,
+    audit_tally,
+    hits_of_best_level,
+    measurable_clip,
+    tally_target,
+)
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import RoundKey, UserKeys
 
@@ -200,3 +206,14 @@ def test_too_few_tallies_are_refused() -> None:
         audit_tally(clipped(4, 0.5), K, 79, delta=DELTA, rounds=2)
     with pytest.raises(InvalidInput, match="confidence"):
         audit_tally(clipped(4, 0.5), K, 80, delta=DELTA, rounds=2, confidence=1.0)
+
+
+def test_the_default_clip_has_the_largest_claim_that_can_be_measured() -> None:
+    for epsilon in (0.5, 1.0, 2.0):
+        entries = round(measurable_clip(epsilon, K, 1, DELTA) ** 2)
+        smaller, larger = (
+            clipped(count, epsilon).guarantee.of_tally(K, delta=DELTA).epsilon
+            for count in (entries, entries + 1)
+        )
+        assert smaller <= MEASURABLE_CLAIM < larger
+    assert measurable_clip(8.0, 1, 1, DELTA) == 1.0

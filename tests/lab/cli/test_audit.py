@@ -104,3 +104,69 @@ def test_a_file_that_is_not_a_ledger_ends_with_exit_code_2(
 )
 def test_wrong_arguments_end_with_exit_code_2(wrong: list[str]) -> None:
     assert run(wrong) == 2
+
+
+TALLY = ["--tally", "--epsilon-per-bit", "1", "--tallies", "1200", "--seed", "3"]
+
+
+def test_the_audit_of_tallies_states_the_answer_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*TALLY, "--clip", "1"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("lower bound ")
+    assert printed[0].endswith("the claim was not broken")
+    assert "(99 % confidence)" in printed[0]
+
+
+def test_the_audit_of_tallies_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*TALLY, "--clip", "2", "--users", "4", "--rounds", "2", "--delta", "1e-4"]
+    assert run([*asked, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    few, many = first["findings"]
+    claims = [
+        hb.CPA(dim, 1.0, 1.0, clip=2.0).guarantee.of_tally(4, 2, delta=1e-4).epsilon
+        for dim in (4, 16)
+    ]
+    assert [few["claim"], many["claim"]] == claims
+    assert (few["attack"], many["attack"]) == (
+        "2 tallies, 4 of 4 entries differ",
+        "2 tallies, 16 of 16 entries differ",
+    )
+    assert few["confidence"] == 0.995
+    assert (first["honest"], first["rounds"], first["relation"]) == (4, 2, "replace")
+    assert first["passed"]
+    assert run([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == first
+
+
+def test_a_broken_claim_of_tallies_ends_with_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> AuditFinding:
+        return AuditFinding("one tally", 0.5, 1e-5, 0.6, 1000, 0.995)
+
+    monkeypatch.setattr("hushbit.lab.cli.audit.audit_tally", broken)
+    assert run([*TALLY, "--clip", "1"]) == 1
+    printed = capsys.readouterr()
+    assert "THE CLAIM IS BROKEN" in printed.out
+    assert "at least 0.6" in printed.err
+
+
+def test_the_membership_attack(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--membership", "--users", "6", "--rounds", "1", "--runs", "4"]
+    assert run(asked) == 0
+    assert capsys.readouterr().out.startswith("AUC 0.")
+    assert run([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] == 4
+    assert found["passed"]
+    monkeypatch.setattr("hushbit.lab.attacks.membership.MembershipResult.passed", False)
+    assert run(asked) == 1
+    assert "exceeds the claim" in capsys.readouterr().err
+
+
+def test_two_attacks_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--tally", "--membership"], [], ["--tally", "--ledger", "x.db"]):
+        assert run(arguments) == 2
+        assert "give one of --tally" in capsys.readouterr().err

@@ -166,9 +166,43 @@ def audit_tally(
         target.scores(which, runs // rounds, rounds, encode, progress) for which in (0, 1)
     )
     tallied = "one tally" if rounds == 1 else f"{rounds} tallies"
-    name = f"{tallied}, update changed in {target.entries} of {target.inner.dim} entries"
+    name = f"{tallied}, {target.entries} of {target.inner.dim} entries differ"
     counts = hits_of_best_level(first, second, delta)
     return audit_finding(Bound(claim.epsilon, delta, name), counts, confidence)
+
+
+def tally_sentence(finding: AuditFinding) -> str:
+    """The result of an audit of tallies in one sentence, also for a privacy note.
+
+    >>> tally_sentence(AuditFinding("one tally", 1.9, 1e-5, 1.21, 4000, 0.99))
+    'lower bound 1.21 (99 % confidence) of the claimed 1.9 at delta 1e-05: the claim was not broken'
+    """
+    verdict = "the claim was not broken" if finding.passed else "THE CLAIM IS BROKEN"
+    return (
+        f"lower bound {finding.lower_bound:.3g} ({100 * finding.confidence:g} % confidence) of the "
+        f"claimed {finding.claim:.3g} at delta {finding.delta:g}: {verdict}"
+    )
+
+
+MEASURABLE_CLAIM = 4.0
+MAX_ENTRIES = 64
+
+
+def measurable_clip(epsilon: float, honest: int, rounds: int, delta: float) -> float:
+    """The largest clip, in radii, whose claim some hundred thousand tallies can measure.
+
+    It is the square root of a number of entries, at most MAX_ENTRIES, and at least 1.
+    """
+
+    def claim(entries: int) -> float:
+        mechanism = CPA(entries, epsilon, 1.0, clip=math.sqrt(entries))
+        return mechanism.guarantee.of_tally(honest, rounds, delta=delta).epsilon
+
+    low, high = 1, MAX_ENTRIES + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if claim(middle) <= MEASURABLE_CLAIM else (low, middle)
+    return math.sqrt(low)
 
 
 def hits_of_best_level(first: Floats, second: Floats, delta: float) -> list[Ints]:

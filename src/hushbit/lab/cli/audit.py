@@ -1,28 +1,81 @@
-"""The `audit` command: attack the encoder, read a ledger, or reconstruct images."""
+"""The `audit` command: attack encoder, tallies or models, read a ledger, reconstruct images."""
 
+import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
+from rich.table import Table
 
 from hushbit.checks import check_positive
 from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks.audit import AuditFinding
+from hushbit.lab.attacks.audit import Progress as Report
 from hushbit.lab.attacks.audit import audit as attack
-from hushbit.lab.cli.output import err, out, show_json, table
+from hushbit.lab.attacks.tally_audit import audit_tally, measurable_clip, tally_sentence
+from hushbit.lab.cli.output import err, need_lab, out, show_json, table
 from hushbit.privacy.ledger import Ledger, UserSummary
+from hushbit.wire.ballot import Ballots
+from hushbit.wire.coins import SeededCoins
+from hushbit.wire.keys import UserKeys
 
 CLAIM_EXCEEDED = 1
 FAST_BALLOTS, FAST_CLAIM = 1_000_000, 3.5
 SLOW_BALLOTS, SLOW_CLAIM = 150_000, 2.0
+TALLY_USERS, TALLIES, TALLY_CONFIDENCE = 20, 400_000, 0.99
+CLIP_TALLIES, CLIP_ENTRIES = 10, 4
+"""One in so many tallies tests the clip, in updates with so many times the entries."""
+
+MEMBERSHIP_USERS, MEMBERSHIP_ROUNDS = 50, 5
+DEFAULT_EPSILON, DEFAULT_DELTA = 0.5, 1e-5
 
 
 def audit(
     epsilon_per_bit: Annotated[
-        float | None, typer.Option(help="Attack a CPA encoder with this epsilon per bit.")
+        float | None,
+        typer.Option(
+            help="Attack a CPA encoder with this epsilon per bit; default of --tally, "
+            "--membership and --inversion: 0.5."
+        ),
+    ] = None,
+    tally: Annotated[
+        bool, typer.Option("--tally", help="Attack sums of votes instead of single ballots.")
+    ] = False,
+    membership: Annotated[
+        bool,
+        typer.Option("--membership", help="Tell from models whether a user's data were used."),
+    ] = False,
+    users: Annotated[
+        int | None,
+        typer.Option(help="Honest users in each tally; default: 20, for --membership 50."),
+    ] = None,
+    clip: Annotated[
+        float | None,
+        typer.Option(help="l2 clip in radii (--tally); default: the most that can be measured."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of a run; default: 1, for --membership 5.")
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="Delta of the audited claim (--tally, --membership).")
+    ] = DEFAULT_DELTA,
+    tallies: Annotated[
+        int, typer.Option(help="Tallies for each of two inputs (--tally).")
+    ] = TALLIES,
+    runs: Annotated[int, typer.Option(help="Training runs of each kind (--membership).")] = 300,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Seed of reproducible coins (--tally, --membership); default: coins of the "
+            "operating system, for --membership 0."
+        ),
     ] = None,
     points: Annotated[int, typer.Option(help="Number of points of the attacked encoder.")] = 2,
     dim: Annotated[
@@ -41,33 +94,44 @@ def audit(
     ] = None,
     inversion: Annotated[
         Path | None,
-        typer.Option(
-            help="PNG file to draw digits into that are reconstructed from updates; default "
-            "epsilon per bit: 0.5."
-        ),
+        typer.Option(help="PNG file to draw digits into that are reconstructed from updates."),
     ] = None,
     dataset: Annotated[
-        str, typer.Option(help="Data set to reconstruct images of: digits or mnist.")
+        str, typer.Option(help="Data set (--membership, --inversion): digits or mnist.")
     ] = "digits",
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Attack the encoder, read a ledger, or reconstruct images from updates.
+    """Attack encoder, tallies or models, read a ledger, or reconstruct images from updates.
 
     The exit code is 1 if an attack proves that epsilon is larger than claimed.
     """
-    modes = [
-        epsilon_per_bit is not None and inversion is None,
-        ledger is not None,
-        inversion is not None,
-    ]
-    if sum(modes) != 1:
-        raise InvalidInput("give one of --epsilon-per-bit, --ledger FILE or --inversion OUT.png")
+    modes = [tally, membership, ledger is not None, inversion is not None]
+    if sum(modes) > 1 or (not any(modes) and epsilon_per_bit is None):
+        raise InvalidInput(
+            "give one of --tally, --membership, --ledger FILE or --inversion OUT.png, or "
+            "--epsilon-per-bit alone"
+        )
+    epsilon = check_positive(
+        "epsilon_per_bit", DEFAULT_EPSILON if epsilon_per_bit is None else epsilon_per_bit
+    )
     if ledger is not None:
         _show_ledger(ledger, json)
     elif inversion is not None:
-        _show_inversion(inversion, dataset, epsilon_per_bit, json)
+        _show_inversion(inversion, dataset, epsilon, json)
+    elif tally:
+        _attack_tally(epsilon, users, clip, rounds, delta, tallies, seed, json)
+    elif membership:
+        _attack_models(dataset, epsilon, users, rounds, delta, runs, seed, json)
     else:
-        _attack(check_positive("epsilon_per_bit", epsilon_per_bit), points, dim, ballots, json)
+        _attack(epsilon, points, dim, ballots, json)
+
+
+@contextmanager
+def _progress(text: str) -> Iterator[Report]:
+    """A progress bar that disappears at the end; yields what to call with the share done."""
+    with Progress(console=err, transient=True) as progress:
+        task = progress.add_task(text, total=1.0)
+        yield lambda share: progress.update(task, completed=share)
 
 
 def _attack(epsilon: float, points: int, dim: int | None, ballots: int | None, json: bool) -> None:
@@ -76,11 +140,8 @@ def _attack(epsilon: float, points: int, dim: int | None, ballots: int | None, j
     size = max(1, round(claim / epsilon)) if dim is None else dim
     trials = (FAST_BALLOTS if fast else SLOW_BALLOTS) if ballots is None else ballots
     mechanism = CPA(size, epsilon, 1.0, points=points)
-    with Progress(console=err, transient=True) as progress:
-        task = progress.add_task(f"encoding 2 x {trials:,} ballots", total=1.0)
-        findings = attack(
-            mechanism, trials, progress=lambda share: progress.update(task, completed=share)
-        )
+    with _progress(f"encoding 2 x {trials:,} ballots") as report:
+        findings = attack(mechanism, trials, progress=report)
     if json:
         show_json(
             {
@@ -92,6 +153,10 @@ def _attack(epsilon: float, points: int, dim: int | None, ballots: int | None, j
         )
     else:
         _show_findings(findings, mechanism, trials)
+    _exit_if_exceeded(findings)
+
+
+def _exit_if_exceeded(findings: list[AuditFinding]) -> None:
     exceeded = [finding for finding in findings if not finding.passed]
     for finding in exceeded:
         print(
@@ -108,6 +173,10 @@ def _show_findings(findings: list[AuditFinding], mechanism: CPA, trials: int) ->
         f"{trials:,} ballots of each of the two worst-case updates; {mechanism.blocks} bits per "
         f"message, confidence {findings[0].confidence:g}"
     )
+    out.print(_findings_table(title, findings))
+
+
+def _findings_table(title: str, findings: list[AuditFinding]) -> Table:
     rows = [
         [
             f.attack,
@@ -118,7 +187,120 @@ def _show_findings(findings: list[AuditFinding], mechanism: CPA, trials: int) ->
         ]
         for f in findings
     ]
-    out.print(table(title, ["attack", "claimed epsilon", "at least", "share", "verdict"], rows))
+    return table(title, ["attack", "claimed epsilon", "at least", "share", "verdict"], rows)
+
+
+def _attack_tally(
+    epsilon: float,
+    users: int | None,
+    clip: float | None,
+    rounds: int | None,
+    delta: float,
+    tallies: int,
+    seed: int | None,
+    json: bool,
+) -> None:
+    users = TALLY_USERS if users is None else users
+    rounds = 1 if rounds is None else rounds
+    length = measurable_clip(epsilon, users, rounds, delta) if clip is None else clip
+    entries = max(1, math.ceil(check_positive("clip", length) ** 2 - 1e-9))
+    few = CPA(entries, epsilon, 1.0, clip=length)
+    many = CPA(CLIP_ENTRIES * entries, epsilon, 1.0, clip=length)
+    coins = None if seed is None else SeededCoins(seed)
+    confidence = 1 - (1 - TALLY_CONFIDENCE) / 2
+    findings = []
+    for mechanism, count in ((few, tallies), (many, tallies // CLIP_TALLIES)):
+        with _progress(f"counting 2 x {count:,} tallies of {users} users") as report:
+            findings.append(
+                audit_tally(
+                    mechanism,
+                    users,
+                    count,
+                    delta=delta,
+                    rounds=rounds,
+                    entries=mechanism.dim,
+                    confidence=confidence,
+                    encoder=partial(_encode, mechanism, coins),
+                    progress=report,
+                )
+            )
+    worst = max(findings, key=lambda finding: finding.lower_bound / finding.claim)
+    sentence = tally_sentence(replace(worst, confidence=TALLY_CONFIDENCE))
+    if json:
+        show_json(
+            {
+                "answer": sentence,
+                "mechanism": few.description,
+                "honest": users,
+                "rounds": rounds,
+                "relation": "replace",
+                "delta": delta,
+                "tallies": tallies,
+                "findings": [finding.row() for finding in findings],
+                "passed": all(finding.passed for finding in findings),
+            }
+        )
+    else:
+        out.print(sentence, highlight=False)
+        title = (
+            f"sums of the votes of {users} honest users, clip {length:.4g} radii, "
+            f"{epsilon:g} per bit; replace one user's update; {tallies:,} tallies for each of two "
+            "inputs"
+        )
+        out.print(_findings_table(title, findings))
+    _exit_if_exceeded(findings)
+
+
+def _encode(mechanism: CPA, coins: Any, updates: Any, keys: UserKeys) -> Ballots:
+    return mechanism.encode_many(updates, keys, coins)
+
+
+def _attack_models(
+    dataset: str,
+    epsilon: float,
+    users: int | None,
+    rounds: int | None,
+    delta: float,
+    runs: int,
+    seed: int | None,
+    json: bool,
+) -> None:
+    need_lab()
+    from hushbit.lab.attacks.membership import LOW_RATE, attacked_run, membership
+
+    users = MEMBERSHIP_USERS if users is None else users
+    rounds = MEMBERSHIP_ROUNDS if rounds is None else rounds
+    settings = attacked_run(dataset, epsilon, users, rounds, delta, seed or 0)
+    with _progress(f"training 2 x {runs:,} models") as report:
+        found = membership(settings, runs, progress=report)
+    sentence = found.sentence()
+    if json:
+        named = {"dataset": dataset, "epsilon_per_bit": epsilon, "honest": users, "rounds": rounds}
+        show_json({"answer": sentence, **named, "relation": "replace", **found.row()})
+    else:
+        out.print(sentence, highlight=False)
+        rows = [
+            ["AUC", f"{found.auc:.3f}", _interval(found.auc_interval), f"{found.limit_auc:.3f}"],
+            [
+                f"hit rate at {LOW_RATE:.0%} false alarms",
+                f"{found.hit_rate:.3f}",
+                _interval(found.hit_interval),
+                f"{found.limit_rate:.3f}",
+            ],
+        ]
+        title = (
+            f"{runs:,} runs with and {runs:,} without the data of one of {users} users; {dataset}, "
+            f"linear model, {rounds} rounds, {epsilon:g} per bit"
+        )
+        columns = ["figure", "measured", f"{found.confidence:.0%} interval", "claim allows"]
+        out.print(table(title, columns, rows))
+    if not found.passed:
+        print("hushbit: the membership attack exceeds the claim", file=sys.stderr)
+        raise typer.Exit(CLAIM_EXCEEDED)
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:.3f} to {ends[1]:.3f}"
 
 
 def _show_ledger(path: Path, json: bool) -> None:
@@ -164,11 +346,11 @@ def _ledger_row(user: UserSummary) -> dict[str, Any]:
     }
 
 
-def _show_inversion(path: Path, dataset: str, epsilon: float | None, json: bool) -> None:
+def _show_inversion(path: Path, dataset: str, epsilon: float, json: bool) -> None:
     from hushbit.lab.attacks.inversion import draw, invert
 
     with err.status("reconstructing digits from updates"):
-        found = invert(dataset, epsilon_per_bit=0.5 if epsilon is None else epsilon)
+        found = invert(dataset, epsilon_per_bit=epsilon)
         draw(found, path)
     if json:
         show_json(found.rows())
