@@ -156,7 +156,7 @@ def membership(
             "the membership attack needs all users in every round, without attack and defence"
         )
     ordinary = build_setup(settings)
-    if settings.replace or settings.batch_size < ordinary.federation.largest:
+    if settings.replace or ordinary.local.batch_size < ordinary.federation.largest:
         raise InvalidInput("the membership attack needs batches of all samples of a user")
     worlds = (with_canary(ordinary), ordinary)
     scores = np.empty((2, runs))
@@ -214,7 +214,7 @@ def _update(world: Setup, number: int, users: Ints, params: Any) -> Any:
 
 def _claims(guarantee: Guarantee, settings: Settings) -> list[Bound]:
     """The claims against those who see only models, that of the settings first."""
-    deltas = (settings.delta, *DELTAS)
+    deltas = (settings.shown_delta, *DELTAS)
     if isinstance(guarantee.sums, str):
         return [Bound(math.inf, delta, "none") for delta in deltas]
     return [guarantee.of_tally(settings.users, settings.rounds, delta=d) for d in deltas]

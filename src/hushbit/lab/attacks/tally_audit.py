@@ -34,6 +34,7 @@ from hushbit.lab.attacks.audit import (
 )
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.accountant import Bound
+from hushbit.privacy.central import VoteSums
 from hushbit.wire.keys import RoundKey
 from hushbit.wrappers import Rotated
 
@@ -119,7 +120,9 @@ def tally_target(mechanism: Mechanism, honest: int, entries: int | None = None) 
     """The pair of updates to attack; by default in the fewest entries that exhaust the clip."""
     inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
     sums = mechanism.guarantee.sums
-    if not isinstance(inner, CPA) or isinstance(sums, str) or inner.rounding != "stochastic":
+    if not (
+        isinstance(inner, CPA) and isinstance(sums, VoteSums) and inner.rounding == "stochastic"
+    ):
         raise InvalidInput(
             "the audit of tallies attacks CPA with two points and stochastic rounding, alone or "
             f"rotated; got {mechanism!r}"
