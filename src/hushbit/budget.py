@@ -97,6 +97,16 @@ class Budget:
         return check_int("rounds", rounds, 1) if self.per == "run" else 1
 
 
+def check_budget(budget: object) -> Budget:
+    """`budget`, if it is a Budget."""
+    if not isinstance(budget, Budget):
+        raise InvalidInput(
+            "budget must be a Budget, such as Budget(4, 1e-5, per='run', against='model'); "
+            f"got {type(budget).__name__}"
+        )
+    return budget
+
+
 def honest_voters(honest: float | None, users: int | None) -> int | None:
     """The number of honest voters, given as a number or, as a float, as a share of the users.
 

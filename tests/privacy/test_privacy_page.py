@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import hushbit as hb
+from hushbit.budget import Budget
 from hushbit.lab.attacks.inversion import invert
 from hushbit.privacy.guarantee import expected_candidates, k_per_block
 from hushbit.tuning.plan import plan
@@ -44,7 +45,8 @@ def test_clips() -> None:
 
 def test_budgets() -> None:
     for row in table("budgets"):
-        made = plan(7850, 10_000, epsilon=float(row[0]), delta=1e-5)
+        budget = Budget(float(row[0]), 1e-5, per="message", against="server")
+        made = plan(7850, 10_000, budget=budget)
         options = {option.name: option for option in made.options}
         cells = []
         for name in ("pure subset, rotated", "l2 clip, rotated"):

@@ -87,7 +87,8 @@ def test_prediction_holds_for_whole_message_budgets(delta: float) -> None:
     updates = population(dim, users, seed=6)
     rms, signal = (math.sqrt(float((u**2).mean())) for u in (updates, updates.mean(axis=0)))
     clip = 1.01 * float(np.linalg.norm(updates, axis=1).max())
-    made = plan(dim, users, epsilon=8.0, delta=delta, clip=clip, signal=signal, user_rms=rms)
+    budget = hb.Budget(8.0, delta, per="message", against="server")
+    made = plan(dim, users, budget=budget, clip=clip, signal=signal, user_rms=rms)
     assert len(made.options) == (2 if delta == 0 else 4)
     for option in made.options:
         assert abs(measured_db(option.mechanism, updates, rounds=2) - option.snr_db) < 0.5
@@ -150,13 +151,74 @@ def test_rows_hold_every_unit() -> None:
     assert units[3].startswith("run of 5 rounds")
 
 
+BUDGETS = {
+    "bit": (hb.Budget(0.5, 0.0, per="bit", against="server"), {}, 1),
+    "message, pure": (hb.Budget(4.0, 0.0, per="message", against="server"), {}, 2),
+    "message": (hb.Budget(4.0, 1e-6, per="message", against="server"), {}, 4),
+    "run, pure": (hb.Budget(9.0, 0.0, per="run", against="server"), {"rounds": 5}, 2),
+    "run": (hb.Budget(9.0, 1e-6, per="run", against="server"), {"rounds": 5}, 4),
+    "message, model": (hb.Budget(2.0, 1e-6, per="message", against="model"), {"honest": 20}, 2),
+    "run, model": (
+        hb.Budget(4.0, 1e-6, per="run", against="model"),
+        {"honest": 0.5, "rounds": 5},
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUDGETS)
+def test_every_option_is_within_the_budget(name: str) -> None:
+    budget, options, count = BUDGETS[name]
+    made = plan(300, 40, budget=budget, **options)  # type: ignore[arg-type]
+    assert len(made.options) == count
+    rounds = 5 if budget.per == "run" else None
+    honest = 20 if budget.against == "model" else None
+    for option, row in zip(made.options, made.rows(), strict=True):
+        stated = option.statement
+        guarantee = option.mechanism.guarantee
+        assert stated.spent == budget.spent(guarantee, rounds=rounds, honest=honest).epsilon
+        assert stated.within_budget
+        if "pure" not in option.name:
+            assert stated.spent >= 0.99 * budget.epsilon
+        assert stated.delta == (budget.delta or 1e-5)
+        assert stated.honest == honest
+        assert math.isfinite(stated.epsilon_run_model) == (honest is not None)
+        assert stated.row().items() <= row.items()
+        assert row["epsilon_spent"] == stated.spent
+    budget_row = made.assumptions.row()["budget"]
+    assert budget_row["per"] == budget.per
+
+
+def test_more_honest_voters_give_a_better_plan() -> None:
+    budget = hb.Budget(2.0, 1e-5, per="message", against="model")
+    few, many = (plan(100, 9, budget=budget, honest=honest).best for honest in (1, 1.0))
+    assert few.snr_db < many.snr_db
+    assert (few.statement.honest, many.statement.honest) == (1, 9)
+
+
+def test_the_note_names_the_plan_and_its_guarantee() -> None:
+    budget = hb.Budget(2.0, 1e-5, per="message", against="model")
+    best = plan(100, 50, budget=budget, honest=9).best
+    note = best.note()
+    assert "Plan for 50 users and updates of 100 entries" in note
+    assert f"{best.message_bytes} bytes for each message" in " ".join(note.split())
+    assert "Within the budget: epsilon" in note
+
+
+PURE = hb.Budget(1.0, 0.0, per="message", against="server")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {},
-        {"epsilon_per_bit": 1.0, "epsilon": 1.0, "delta": 0.0},
-        {"epsilon": 1.0},
-        {"epsilon_per_bit": 1.0, "delta": 1e-5},
+        {"epsilon_per_bit": 1.0, "budget": PURE},
+        {"budget": 1.0},
+        {"budget": hb.Budget(1.0, 1e-5, per="run", against="server")},
+        {"budget": hb.Budget(1.0, 1e-5, per="run", against="server"), "rounds": 0},
+        {"budget": hb.Budget(1.0, 1e-5, per="message", against="model")},
+        {"budget": hb.Budget(1.0, 1e-5, per="message", against="model"), "honest": 11},
+        {"epsilon_per_bit": 1.0, "honest": 0.01},
         {"epsilon_per_bit": 0.0},
         {"epsilon_per_bit": math.nan},
         {"epsilon_per_bit": 1.0, "dim": 0},
@@ -170,10 +232,9 @@ def test_rows_hold_every_unit() -> None:
         {"epsilon_per_bit": 1.0, "snr_db": math.nan},
         {"epsilon_per_bit": 1.0, "rounds": 0},
         {"epsilon_per_bit": 1.0, "radius": -1.0},
-        {"epsilon": 1.0, "delta": 0.0, "k": 2},
-        {"epsilon": 1.0, "delta": 1e-5, "bits_per_entry": 2},
-        {"epsilon": 1.0, "delta": 1.0},
-        {"epsilon": 1.0, "delta": 1e-5, "clip": 0.0},
+        {"budget": PURE, "k": 2},
+        {"budget": PURE, "bits_per_entry": 2},
+        {"budget": PURE, "clip": 0.0},
     ],
 )
 def test_wrong_arguments_are_refused(wrong: dict[str, object]) -> None:

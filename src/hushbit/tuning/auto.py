@@ -49,7 +49,7 @@ from typing import Any
 
 import numpy as np
 
-from hushbit.budget import Budget, honest_voters
+from hushbit.budget import Budget, check_budget, honest_voters
 from hushbit.checks import Floats, check_float, check_int, check_positive, check_scale
 from hushbit.cpa import CPA
 from hushbit.encoding.randomized_response import RandomizedResponse
@@ -189,12 +189,7 @@ class AutoRequirements:
             if self.rounds is not None or self.honest is not None:
                 raise InvalidInput("epsilon_per_bit counts no rounds and no honest voters: omit")
             return
-        if not isinstance(self.budget, Budget):
-            raise InvalidInput(
-                "budget must be a Budget, such as Budget(4, 1e-5, per='run', against='model'); "
-                f"got {type(self.budget).__name__}"
-            )
-        self.budget.counted_rounds(self.rounds, self.voters)
+        check_budget(self.budget).counted_rounds(self.rounds, self.voters)
         if self.per_bit is None and (self.k not in (None, 1) or self.bits_per_weight is not None):
             raise InvalidInput(
                 f"a budget per {self.budget.per} determines the number of bits, with k = 1: leave "

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hushbit.baselines.gaussian import NOISE_LIMITS, Gaussian
-from hushbit.budget import Budget, honest_voters
+from hushbit.budget import Budget, check_budget, honest_voters
 from hushbit.checks import check_delta, check_int, check_positive, check_scale
 from hushbit.cpa import CPA
 from hushbit.encoding.clip_and_rotate import MAX_BLOCK
@@ -75,13 +75,8 @@ def calibrate(
     >>> calibrate(7850, budget, radius=0.05, rotate=False).guarantee.epsilon_per_message()
     4.0
     """
-    if not isinstance(budget, Budget):
-        raise InvalidInput(
-            "calibrate needs a Budget, such as Budget(4, 1e-5, per='message', against='server'); "
-            f"got {type(budget).__name__}"
-        )
     voters = honest_voters(honest, users)
-    times = budget.counted_rounds(rounds, voters)
+    times = check_budget(budget).counted_rounds(rounds, voters)
     if budget.against == "server" and budget.per != "bit":
         total, delta = budget.epsilon, budget.delta
         options = {"clip": clip, "radius": radius, "rotate": rotate}

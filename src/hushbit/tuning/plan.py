@@ -8,17 +8,20 @@ where a subset multiplies the first term by blocks / reported; SNR = users · si
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hushbit.checks import check_delta, check_float, check_int, check_positive
+from hushbit.budget import Budget, check_budget, honest_voters
+from hushbit.checks import check_float, check_int, check_positive
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.guarantee import DELTA
-from hushbit.tuning.calibrate import calibrate_message
+from hushbit.statement import PrivacyStatement, privacy_statement
+from hushbit.tuning.calibrate import calibrate, calibrate_message
 from hushbit.wire.keys import RoundKey
 from hushbit.wrappers import Subset
 
@@ -31,7 +34,8 @@ class Assumptions:
 
     No entry of an update exceeds `radius` and no l2 norm exceeds `clip`. `signal` is the rms of the
     entries of the mean update, `user_rms` that of one user's update. `clip_factor` is the factor by
-    which the clip scales updates down.
+    which the clip scales updates down. `honest` is the number of voters in each tally whose coins
+    stay secret, None if nothing is assumed; `delta` that of the statement.
     """
 
     dim: int
@@ -43,7 +47,13 @@ class Assumptions:
     rounds: int
     delta: float
     snr_db: float | None
+    honest: int | None = None
+    budget: Budget | None = None
     clip_factor: float = 1.0
+
+    def row(self) -> dict[str, Any]:
+        """The assumptions as a dictionary for JSON."""
+        return asdict(self)
 
     def lines(self) -> list[str]:
         """The assumptions in words."""
@@ -69,6 +79,7 @@ class PlanOption:
 
     name: str
     mechanism: Mechanism
+    assumptions: Assumptions
     snr_db: float
     bits: int
     message_bytes: int
@@ -76,12 +87,38 @@ class PlanOption:
     cost_of_k_db: float
     users_needed: int | None
 
-    def row(self, assumptions: Assumptions) -> dict[str, Any]:
+    @cached_property
+    def statement(self) -> PrivacyStatement:
+        """What the option reveals to the server and by the model."""
+        assumed = self.assumptions
+        return privacy_statement(
+            self.mechanism.guarantee,
+            rounds=assumed.rounds,
+            delta=assumed.delta,
+            honest=assumed.honest,
+            users=assumed.users,
+            budget=assumed.budget,
+        )
+
+    def note(self) -> str:
+        """A page of Markdown for the person who approves the plan."""
+        assumed = self.assumptions
+        details = [
+            f"plan for {assumed.users:,} users and updates of {assumed.dim:,} entries",
+            f"mechanism: {self.name}; {self.mechanism.guarantee.bits_per_entry:.4g} bits for each "
+            f"entry, {self.message_bytes:,} bytes for each message",
+            f"predicted signal-to-noise ratio of one round: {self.snr_db:.1f} dB",
+        ]
+        return self.statement.note("Privacy note of a plan", details=details)
+
+    def row(self) -> dict[str, Any]:
         """The figures as a dictionary for JSON."""
-        guarantee = self.mechanism.guarantee
-        levels = guarantee.levels(assumptions.rounds, delta=assumptions.delta)
+        guarantee, assumed = self.mechanism.guarantee, self.assumptions
+        levels = guarantee.levels(assumed.rounds, delta=assumed.delta)
         return {
             "option": self.name,
+            **self.statement.row(),
+            "epsilon_spent": self.statement.spent,
             "snr_db": self.snr_db,
             "bits": self.bits,
             "bytes": self.message_bytes,
@@ -89,7 +126,6 @@ class PlanOption:
             "k": self.k,
             "cost_of_k_db": self.cost_of_k_db,
             "users_needed": self.users_needed,
-            "epsilon_per_bit": guarantee.epsilon_per_bit,
             "guarantee": [level.row() for level in levels],
             "mechanism": self.mechanism.description,
         }
@@ -109,16 +145,15 @@ class Plan:
 
     def rows(self) -> list[dict[str, Any]]:
         """All options as dictionaries for JSON."""
-        return [option.row(self.assumptions) for option in self.options]
+        return [option.row() for option in self.options]
 
 
 def plan(
     dim: int,
     users: int,
     *,
+    budget: Budget | None = None,
     epsilon_per_bit: float | None = None,
-    epsilon: float | None = None,
-    delta: float | None = None,
     radius: float = 1.0,
     clip: float | None = None,
     signal: float = 0.1,
@@ -126,20 +161,29 @@ def plan(
     k: int = 1,
     bits_per_entry: float | None = None,
     snr_db: float | None = None,
-    rounds: int = 1,
+    rounds: int | None = None,
+    honest: float | None = None,
 ) -> Plan:
     """Predict how well `users` users estimate a mean of `dim` entries under a privacy budget.
 
-    The budget is `epsilon_per_bit`, or `epsilon` with `delta` for a whole message (delta 0 is
-    pure). `signal` and `user_rms` (default: signal) are in units of radius. `clip` defaults to the
-    norm of such an update, user_rms · radius · sqrt(dim); a smaller clip scales updates and signal
-    down. `k` is the least k-anonymity of each block and round. `bits_per_entry` below 1 reports a
-    subset of the entries; above 1 it is the number of nested stages.
+    Give a `budget` or, as the paper does, `epsilon_per_bit`. `rounds` is the number of rounds in
+    which a user takes part (default: 1; required for a budget per run). `honest` is the number of
+    voters in each tally whose coins stay secret, or (a float) a share of the users: 1 is one voter,
+    1.0 all users. It is required for a budget against the model; without it no figure against the
+    model is stated.
+
+    `signal` and `user_rms` (default: signal) are in units of radius. `clip` defaults to the norm of
+    such an update, user_rms · radius · sqrt(dim); a smaller clip scales updates and signal down.
+    `k` is the least k-anonymity of each block and round. `bits_per_entry` below 1 reports a subset
+    of the entries; above 1 it is the number of nested stages.
 
     >>> round(plan(7850, 1000, epsilon_per_bit=0.5, signal=0.1).best.snr_db, 2)
     -2.22
     """
     dim, users = check_int("dim", dim, 1), check_int("users", users, 1)
+    if (epsilon_per_bit is None) == (budget is None):
+        raise InvalidInput("plan needs either a budget or epsilon_per_bit")
+    budget = None if budget is None else check_budget(budget)
     radius, signal = check_positive("radius", radius), _check_rms("signal", signal)
     user_rms = signal if user_rms is None else _check_rms("user_rms", user_rms)
     if user_rms < signal:
@@ -156,21 +200,29 @@ def plan(
         clip=clip,
         signal=radius * (signal * clip_factor),
         user_rms=radius * (user_rms * clip_factor),
-        rounds=check_int("rounds", rounds, 1),
-        delta=DELTA,
+        rounds=1 if rounds is None else check_int("rounds", rounds, 1),
+        delta=DELTA if budget is None or not budget.delta else budget.delta,
         snr_db=None if snr_db is None else float(snr_db),
+        honest=honest_voters(honest, users),
+        budget=budget,
         clip_factor=clip_factor,
     )
     k = check_int("k", k, 1, 2048)
-    if (epsilon_per_bit is None) == (epsilon is None) or (epsilon is None) != (delta is None):
-        raise InvalidInput("plan needs either epsilon_per_bit, or epsilon together with delta")
-    if epsilon_per_bit is not None:
-        per_bit = check_positive("epsilon_per_bit", epsilon_per_bit, infinite=True)
+    if budget is None or budget.per == "bit":
+        given = epsilon_per_bit if budget is None else budget.epsilon
+        per_bit = check_positive("epsilon_per_bit", given, infinite=True)
         number = 1.0 if bits_per_entry is None else bits_per_entry
         name, chosen = _least_noise(assumed, per_bit, k, number)
         made = [(name, chosen, _least_noise(assumed, per_bit, 1, number)[1])]
     else:
-        assumed, made = _per_message(assumed, epsilon, delta, k, bits_per_entry)
+        if bits_per_entry is not None or k > 1:
+            raise InvalidInput(
+                f"a budget per {budget.per} determines the bits, with k = 1: leave out "
+                "bits_per_entry and k"
+            )
+        if rounds is None and budget.per == "run":
+            raise InvalidInput("a budget per run needs the number of rounds: pass rounds=...")
+        made = [(name, mechanism, mechanism) for name, mechanism in _calibrated(assumed, budget)]
     options = [_option(assumed, name, mechanism, base) for name, mechanism, base in made]
     return Plan(assumed, tuple(sorted(options, key=lambda option: -option.snr_db)))
 
@@ -212,26 +264,29 @@ def _factorizations(k: int, stages: int) -> list[tuple[int, ...]]:
     ]
 
 
-def _per_message(
-    assumed: Assumptions,
-    epsilon: float | None,
-    delta: float | None,
-    k: int,
-    bits_per_entry: float | None,
-) -> tuple[Assumptions, list[tuple[str, Mechanism, Mechanism]]]:
-    """The mechanisms of `calibrate`: pure and with delta, each with and without rotation."""
-    if bits_per_entry is not None:
-        raise InvalidInput("a whole-message budget determines the bits: leave out bits_per_entry")
-    epsilon, delta = check_positive("epsilon", epsilon), check_delta(delta)
-    if k > 1:
-        raise InvalidInput("whole-message budgets use two points, which have k = 1: leave out k")
+def _calibrated(assumed: Assumptions, budget: Budget) -> list[tuple[str, Mechanism]]:
+    """Mechanisms that spend the budget, each with and without rotation.
+
+    A budget with a delta against the server can also be spent by a pure mechanism.
+    """
     dim, clip, radius = assumed.dim, assumed.clip, assumed.radius
-    made: list[tuple[str, Mechanism, Mechanism]] = []
-    for name, spent in [("pure subset", 0.0), ("l2 clip", delta)][: 2 if delta else 1]:
-        plain = calibrate_message(dim, epsilon, spent, clip=clip, radius=radius)
-        rotated = calibrate_message(dim, epsilon, spent, clip=clip, rotate=True)
-        made += [(name, plain, plain), (f"{name}, rotated", rotated, rotated)]
-    return (replace(assumed, delta=delta) if delta else assumed), made
+    times = assumed.rounds if budget.per == "run" else 1
+    if budget.against == "model":
+        options: dict[str, Any] = {"honest": assumed.honest, "clip": clip}
+        options["rounds"] = assumed.rounds if budget.per == "run" else None
+        return [
+            ("l2 clip", calibrate(dim, budget, radius=radius, rotate=False, **options)),
+            ("l2 clip, rotated", calibrate(dim, budget, **options)),
+        ]
+    made: list[tuple[str, Mechanism]] = []
+    for name, delta in [("pure subset", 0.0), ("l2 clip", budget.delta)][
+        : 2 if budget.delta else 1
+    ]:
+        options = {"messages": times, "clip": clip}
+        plain = calibrate_message(dim, budget.epsilon, delta, radius=radius, **options)
+        rotated = calibrate_message(dim, budget.epsilon, delta, rotate=True, **options)
+        made += [(name, plain), (f"{name}, rotated", rotated)]
+    return made
 
 
 def _option(assumed: Assumptions, name: str, mechanism: Mechanism, base: Mechanism) -> PlanOption:
@@ -246,6 +301,7 @@ def _option(assumed: Assumptions, name: str, mechanism: Mechanism, base: Mechani
     return PlanOption(
         name=name,
         mechanism=mechanism,
+        assumptions=assumed,
         snr_db=_decibels(assumed.users * ratio),
         bits=mechanism.payload_bits,
         message_bytes=len(wire),

@@ -1,6 +1,8 @@
 """hushbit plan: the same figures as the library, in a table or as JSON."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -17,27 +19,85 @@ def run(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+MODEL_RUN = ["--epsilon", "4", "--delta", "1e-5", "--per", "run", "--against", "model"]
+KEYS = ["epsilon_bit", "epsilon_message_server", "epsilon_run_server", "epsilon_run_model"]
+KEYS += ["delta", "honest", "relation"]
+
+
 def test_json_equals_the_library(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--epsilon-per-bit", "0.5", "--k", "4", "--snr-db", "3", "--rounds", "9", "--json"]
-    assert run([*SIZE, *asked]) == 0
+    asked = ["--epsilon-per-bit", "0.5", "--honest", "20", "--snr-db", "3", "--rounds", "9"]
+    assert run([*SIZE, *asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    made = plan(1000, 100, epsilon_per_bit=0.5, k=4, snr_db=3.0, rounds=9)
+    made = plan(1000, 100, epsilon_per_bit=0.5, honest=20, snr_db=3.0, rounds=9)
     assert found["options"] == json.loads(json.dumps(made.rows()))
     assert found["assumptions"]["signal"] == 0.1
+    assert list(found)[:7] == KEYS
+    assert {key: found[key] for key in KEYS} == made.best.statement.row()
+
+
+def test_json_writes_what_is_not_proved_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIZE, "--epsilon-per-bit", "0.5", "--k", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["epsilon_run_model"] == "inf"
+    assert found["honest"] is None
+    assert found["options"][0]["k"] == 4
 
 
 def test_a_message_budget_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*SIZE, "--epsilon", "4", "--delta", "1e-5", "--snr-db", "0"]) == 0
+    budget = ["--epsilon", "4", "--delta", "1e-5", "--per", "message", "--against", "server"]
+    assert run([*SIZE, *budget, "--snr-db", "0", "--details"]) == 0
     printed = capsys.readouterr().out
     for words in ("pure subset", "l2 clip", "users for 0 dB", "assumed:", "one message", "run of"):
         assert words in printed
 
 
-def test_the_guarantee_is_printed_in_every_unit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*SIZE, "--epsilon-per-bit", "0.5", "--rounds", "30"]) == 0
+def test_the_budget_comes_first_then_a_row_for_each_observer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run([*SIZE, *MODEL_RUN, "--honest", "0.2", "--rounds", "5"]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert re.fullmatch(r"within the budget: epsilon \S+ of 4 at delta 1e-05 per run, .*", lines[0])
+    places = [printed.out.index(words) for words in ("Against the server", "Against those", "SNR")]
+    assert places == sorted(places)
+    assert "at least 20 voters" in printed.out
+    assert "one message of 1000 bits" not in printed.out
+    assert printed.err == ""
+
+
+def test_details_state_every_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*SIZE, "--epsilon-per-bit", "0.5", "--rounds", "30", "--details"]) == 0
     printed = capsys.readouterr().out
-    for words in ("one bit", "one message of 1000 bits", "run of 30 rounds", "k = 1"):
+    for words in (
+        "one bit",
+        "one message of 1000 bits",
+        "run of 30 rounds",
+        "k = 1",
+        "Worst shift",
+    ):
         assert words in printed
+
+
+def test_the_note_goes_to_a_file_or_to_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*SIZE, *MODEL_RUN, "--honest", "20", "--rounds", "5"]
+    assert run([*asked, "--note", str(tmp_path / "note.md"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    note = (tmp_path / "note.md").read_text()
+    assert note.startswith("# Privacy note of a plan\n")
+    assert f"epsilon {found['epsilon_run_model']:.4g} of 4" in note
+    assert run([*asked, "--note", "-"]) == 0
+    assert capsys.readouterr().out == note
+
+
+@pytest.mark.parametrize(("honest", "number"), [("1", 100), ("1.0", 100), ("0.5", 50), ("2", 2)])
+def test_honest_voters_are_a_number_or_a_share_up_to_one(
+    honest: str, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--dim", "10", "--users", "100", "--epsilon-per-bit", "0.1", "--json"]
+    assert run([*asked, "--honest", honest]) == 0
+    assert json.loads(capsys.readouterr().out)["honest"] == number
 
 
 @pytest.mark.parametrize(
@@ -45,10 +105,17 @@ def test_the_guarantee_is_printed_in_every_unit(capsys: pytest.CaptureFixture[st
     [
         [],
         ["--epsilon", "4"],
-        ["--epsilon-per-bit", "0.5", "--epsilon", "4", "--delta", "0"],
+        ["--epsilon", "4", "--delta", "0", "--per", "message"],
+        ["--epsilon-per-bit", "0.5", *MODEL_RUN, "--rounds", "9"],
+        [*MODEL_RUN, "--rounds", "9"],
+        [*MODEL_RUN, "--honest", "20"],
+        ["--epsilon-per-bit", "0.5", "--honest", "101"],
+        ["--epsilon-per-bit", "0.5", "--honest", "2.5"],
+        ["--epsilon-per-bit", "0.5", "--note", "-", "--json"],
+        ["--epsilon-per-bit", "0.5", "--note", "missing folder/note.md"],
         ["--epsilon-per-bit", "-1"],
         ["--epsilon-per-bit", "0.5", "--signal", "2"],
-        ["--epsilon", "4", "--delta", "1"],
+        ["--epsilon", "4", "--delta", "1", "--per", "message", "--against", "server"],
         ["--epsilon-per-bit", "1", "--k", "0"],
         ["--epsilon-per-bit", "1", "--bits-per-entry", "1.5"],
     ],

@@ -1,21 +1,30 @@
 """The `plan` command: predict SNR, bytes and guarantees for a privacy budget."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from hushbit.budget import Budget
 from hushbit.defence.bound import ShiftBound, shift_bounds
+from hushbit.errors import InvalidInput
 from hushbit.lab.cli.options import with_options_of
-from hushbit.lab.cli.output import out, show_json, table
+from hushbit.lab.cli.output import err, out, show_json, table
 from hushbit.tuning.plan import Plan, PlanOption
 from hushbit.tuning.plan import plan as make_plan
 
 TEXTS = {
     "dim": "Number of entries of an update.",
     "users": "Number of users per round.",
-    "epsilon_per_bit": "Local-DP epsilon per bit.",
-    "epsilon": "Local-DP epsilon of a whole message; needs --delta.",
-    "delta": "Delta of a whole message; 0 for pure epsilon.",
+    "epsilon": "Epsilon of the privacy budget; needs --delta, --per and --against.",
+    "delta": "Delta of the privacy budget; 0 for a pure budget.",
+    "per": "Unit of the privacy budget: bit, message or run.",
+    "against": "Observer of the privacy budget: server (sees ballots) or model (sees only sums of "
+    "votes and models).",
+    "epsilon_per_bit": "Local-DP epsilon per bit, instead of a budget.",
+    "honest": "Voters in each round who keep their coins secret, for guarantees against the model: "
+    "a number above 1, or a share of the users (1 is all of them).",
+    "rounds": "Number of rounds a user takes part in; default: 1.",
     "radius": "Bound on every entry of an update.",
     "clip": "Bound on the l2 norm of an update; default: from --user-rms.",
     "signal": "Assumed RMS entry of the mean update, as a multiple of radius.",
@@ -23,37 +32,121 @@ TEXTS = {
     "k": "Minimum k-anonymity of a block in one round.",
     "bits_per_entry": "Bits per entry: below 1 for a random subset, 2, 3, ... for stages.",
     "snr_db": "Also report how many users reach this SNR in dB.",
-    "rounds": "Number of rounds a user takes part in.",
 }
 
 
-@with_options_of(make_plan, TEXTS)
+def plan_of_options(
+    dim: int,
+    users: int,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    per: str | None = None,
+    against: str | None = None,
+    epsilon_per_bit: float | None = None,
+    honest: float | None = None,
+    rounds: int | None = None,
+    radius: float = 1.0,
+    clip: float | None = None,
+    signal: float = 0.1,
+    user_rms: float | None = None,
+    k: int = 1,
+    bits_per_entry: float | None = None,
+    snr_db: float | None = None,
+) -> Plan:
+    """The plan of the command's options."""
+    return make_plan(
+        dim,
+        users,
+        budget=_budget(epsilon, delta, per, against),
+        epsilon_per_bit=epsilon_per_bit,
+        # A share is at most 1 on the command line, where 1 and 1.0 are the same.
+        honest=honest if honest is None or honest <= 1 or honest % 1 else int(honest),
+        rounds=rounds,
+        radius=radius,
+        clip=clip,
+        signal=signal,
+        user_rms=user_rms,
+        k=k,
+        bits_per_entry=bits_per_entry,
+        snr_db=snr_db,
+    )
+
+
+def _budget(
+    epsilon: float | None, delta: float | None, per: str | None, against: str | None
+) -> Budget | None:
+    parts = {"--epsilon": epsilon, "--delta": delta, "--per": per, "--against": against}
+    missing = [name for name, value in parts.items() if value is None]
+    if epsilon is not None and delta is not None and per is not None and against is not None:
+        return Budget(epsilon, delta, per=per, against=against)
+    if len(missing) == len(parts):
+        return None
+    raise InvalidInput(
+        "a privacy budget has four parts, none with a default value; missing: "
+        f"{', '.join(missing)}. Example: --epsilon 4 --delta 1e-5 --per run --against model"
+    )
+
+
+@with_options_of(plan_of_options, TEXTS)
 def plan(
     named: dict[str, Any],
+    details: Annotated[
+        bool, typer.Option("--details", help="Also print every level, proof and bound.")
+    ] = False,
+    note: Annotated[
+        str | None,
+        typer.Option(help="Write the privacy note of the best option to a file; - prints it."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict SNR, bytes, privacy guarantees, k-anonymity and the number of users for a budget."""
-    made = make_plan(**named)
-    if json:
-        show_json(
-            {
-                "assumptions": vars(made.assumptions),
-                "options": made.rows(),
-                "worst_shift": [shift.row() for shift in _shifts(made)],
-            }
-        )
+    if json and note == "-":
+        raise InvalidInput("--json and --note - both write to standard output: give a file")
+    with err.status("computing the guarantees"):
+        made = plan_of_options(**named)
+        written = None if note is None else made.best.note()
+        shown = _json(made) if json else made.best.statement.lines()
+    if note == "-":
+        print(written, end="")
         return
-    _show(made)
+    if note is not None and written is not None:
+        _write(Path(note), written)
+    if isinstance(shown, dict):
+        show_json(shown)
+    else:
+        _show(made, shown, details)
 
 
-def _show(made: Plan) -> None:
+def _json(made: Plan) -> dict[str, Any]:
+    """The statement of the best option, then all options."""
+    return {
+        **made.best.statement.row(),
+        "assumptions": made.assumptions.row(),
+        "options": made.rows(),
+        "worst_shift": [shift.row() for shift in _shifts(made)],
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"the note cannot be written to {path}: {error.strerror}") from None
+
+
+def _show(made: Plan, statement: list[str], details: bool) -> None:
     assumed = made.assumptions
+    for line in statement:
+        out.print(line, highlight=False, markup=False)
     columns = ["option", "SNR dB", "bits", "bytes", "k", "dB for k"]
     if assumed.snr_db is not None:
         columns.append(f"users for {assumed.snr_db:g} dB")
     title = f"{assumed.users:,} users, {assumed.dim:,} entries; best first"
     out.print(table(title, columns, [_row(option) for option in made.options]))
     out.print("assumed: " + "; ".join(assumed.lines()))
+    if not details:
+        out.print("The statement is that of the first option. More: --details, --note FILE.")
+        return
     for option in made.options:
         out.print(f"\n{option.name}")
         out.print(option.mechanism.guarantee.report(assumed.rounds, delta=assumed.delta))
