@@ -36,6 +36,16 @@ def test_ten_tenths_are_one_and_the_eleventh_is_refused(ledger: Ledger) -> None:
     assert ledger.path.read_bytes() == before
 
 
+def test_refusals_state_unit_and_observer(ledger: Ledger) -> None:
+    words = "epsilon at delta 1e-05 per user over all ballots, against the server, which sees"
+    ledger.set_limit("ann", epsilon=1.0, delta=1e-5)
+    charge(ledger, "ann", TENTH, 9)
+    with pytest.raises(BudgetSpent, match=words):
+        charge(ledger, "ann", Cost(((1.0, 1),)))
+    with pytest.raises(InvalidInput, match=words):
+        ledger.set_limit("ann", epsilon=0.01, delta=1e-5)
+
+
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 @pytest.mark.parametrize("cost", [TENTH, Cost(((0.3, 7), (0.11, 2)), rho=0.013)], ids=repr)
 def test_n_charges_equal_one_n_fold_charge(tmp_path: Path, cost: Cost, delta: float) -> None:

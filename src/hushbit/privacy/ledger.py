@@ -3,6 +3,9 @@
 Every ballot that is sent spends privacy again, so charging the same user, round and mechanism twice
 adds two charges. After a crash between charge and send the charge remains: the ledger may count a
 ballot that was never sent, but it counts every ballot that was sent.
+
+All epsilons of a ledger are those of one user over all ballots, against the server, which sees
+ballots. What sums of votes reveal to others (`Guarantee.of_tally`) is not counted here.
 """
 
 import math
@@ -23,6 +26,9 @@ from hushbit.errors import (
 from hushbit.privacy.accountant import Bound, Cost, Limit, composed_bound, pure_total, within_limit
 from hushbit.privacy.ledger_file import LedgerFile, LedgerRow
 
+LEDGER_UNIT = "per user over all ballots, against the server, which sees ballots"
+"""Unit and observer of every epsilon of a ledger."""
+
 _MAX_SQLITE_INTEGER = 2**63 - 1
 _SECONDS_PER_DAY = 24 * 60 * 60
 
@@ -41,7 +47,10 @@ class LedgerEntry:
 
 @dataclass(frozen=True)
 class UserSummary:
-    """What one user has spent and what remains, as `hushbit audit --ledger` prints it."""
+    """What one user has spent and what remains, as `hushbit audit --ledger` prints it.
+
+    All epsilons are those of LEDGER_UNIT.
+    """
 
     user: str
     ballots: int
@@ -96,8 +105,8 @@ class Ledger:
             costs = _costs(_entries(rows, name))
             if not within_limit(costs, limit):
                 raise InvalidInput(
-                    f"The limit {limit.epsilon:g} ({limit.unit}) is below what user {name!r} has "
-                    f"spent, {_spent(costs, limit).epsilon:g}; give a larger one."
+                    f"The limit {limit.epsilon:g} ({limit.unit} {LEDGER_UNIT}) is below what user "
+                    f"{name!r} has spent, {_spent(costs, limit).epsilon:g}; give a larger one."
                 )
             row = LedgerRow(wall_clock(), "limit", name)
             new.append(row._replace(epsilon=repr(limit.epsilon), delta=repr(limit.delta)))
@@ -143,9 +152,9 @@ class Ledger:
             if not within_limit([*costs, cost], limit):
                 raise BudgetSpent(
                     f"User {row.user!r} has spent "
-                    f"{_spent(costs, limit).epsilon:g} of {limit.epsilon:g} ({limit.unit}); "
-                    f"a ballot of {cost.bits} bits would exceed the limit. Nothing was charged; "
-                    "send nothing."
+                    f"{_spent(costs, limit).epsilon:g} of {limit.epsilon:g} ({limit.unit} "
+                    f"{LEDGER_UNIT}); a ballot of {cost.bits} bits would exceed the limit. Nothing "
+                    "was charged; send nothing."
                 )
             new.append(row)
 

@@ -106,7 +106,7 @@ def calibrate_gaussian(
     >>> round(calibrate_gaussian(10, budget, clip=1.0, rounds=60).noise_multiplier, 2)
     16.75
     """
-    if budget.against == "server":
+    if check_budget(budget).against == "server":
         raise InvalidInput(
             "the server of the gaussian mechanism sees every update: set against='model'"
         )

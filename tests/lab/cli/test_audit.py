@@ -68,8 +68,11 @@ def test_the_summary_of_a_ledger(ledger: Path, capsys: pytest.CaptureFixture[str
     assert rows["ada"]["last_round"] == 3
     assert rows["17"]["bits"] == 2
     assert rows["17"]["limit"] is None
+    assert rows["17"]["against"] == "server"
     assert run(["--ledger", str(ledger)]) == 0
-    assert "ada" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "ada" in printed
+    assert "per user over all ballots, against the server, which sees ballots" in printed
 
 
 def test_a_file_that_is_not_a_ledger_ends_with_exit_code_2(

@@ -21,7 +21,7 @@ from hushbit.lab.attacks.audit import Progress as Report
 from hushbit.lab.attacks.audit import audit as attack
 from hushbit.lab.attacks.tally_audit import audit_tally, measurable_clip, tally_sentence
 from hushbit.lab.cli.output import err, need_lab, out, show_json, table
-from hushbit.privacy.ledger import Ledger, UserSummary
+from hushbit.privacy.ledger import LEDGER_UNIT, Ledger, UserSummary
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.coins import SeededCoins
 from hushbit.wire.keys import UserKeys
@@ -306,7 +306,7 @@ def _interval(ends: tuple[float, float]) -> str:
 def _show_ledger(path: Path, json: bool) -> None:
     summary = Ledger.open(path, create=False).summary()
     if json:
-        show_json([_ledger_row(user) for user in summary])
+        show_json([_ledger_row(user) | {"against": "server"} for user in summary])
         return
     columns = [
         "user",
@@ -327,7 +327,8 @@ def _show_ledger(path: Path, json: bool) -> None:
         ]
         for user in summary
     ]
-    out.print(table(f"{len(summary)} users in {path.name}", columns, rows))
+    title = f"{len(summary)} users in {path.name}; epsilon {LEDGER_UNIT}"
+    out.print(table(title, columns, rows))
 
 
 def _ledger_row(user: UserSummary) -> dict[str, Any]:
