@@ -47,6 +47,7 @@ def test_every_mechanism_prints_json_and_nothing_else_on_standard_output(hushbit
     words = ["run", "--users", 12, "--rounds", 2, "--mechanism", name, "--json"]
     words += ["--epsilon-per-bit", 1] if "epsilon_per_bit" in ACCEPTED_OPTIONS[name] else []
     words += ["--sign-step", 0.01] if name == "signsgd" else []
+    words += ["--noise-multiplier", 2, "--clip", 1] if name == "gaussian" else []
     answer = hushbit(*words)
     assert answer.code == 0
     figures = json.loads(answer.out)
@@ -112,6 +113,9 @@ def test_the_progress_line_adds_rounds_up_in_the_unit_of_the_budget():
     assert shown(9, against="server").endswith("per run (server)")
     assert shown(9, mechanism="fedavg") == "epsilon 0.5 per bit (server)"
     assert spent_text(Settings(), hb.baselines.FedAvg(4).guarantee, 9) == "no privacy"
+    gaussian = hb.baselines.Gaussian(4, 8.0, 1.0).guarantee
+    spent = gaussian.of_tally(1, 9, delta=1e-5).epsilon
+    assert spent_text(Settings(), gaussian, 9) == f"epsilon {spent:.3g} per run (model)"
 
 
 def test_fedavg_under_a_budget_says_that_it_is_not_private(hushbit):

@@ -263,6 +263,14 @@ def test_gaussian_clips_updates_and_adds_the_noise_of_the_mechanism():
     assert sampler.noise == pytest.approx(mechanism.estimate(tally).noise, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "jopeq"])
+def test_mechanisms_that_a_budget_calibrates_are_not_sampled(name):
+    """Their noise is not in the settings."""
+    budget = {"epsilon": 1.0, "delta": 1e-5, "per": "run", "against": "model"}
+    assert not can_sample_aggregate(Settings(mechanism=name, users=200, **budget))
+    assert can_sample_aggregate(Settings(mechanism="fedavg", users=200, **budget))
+
+
 def test_noise_is_stated_where_the_server_can_compute_it():
     honest = Settings(mechanism="jopeq", epsilon_per_bit=0.5, radius=0.1, users=200)
     published = Settings(**{**vars(honest), "preset": "authors"})

@@ -199,12 +199,26 @@ def test_cpa_under_a_budget_has_a_public_clip_unless_one_is_given():
 
 
 def test_a_budget_per_bit_is_the_epsilon_per_bit_of_every_mechanism():
-    for name in ACCEPTED_OPTIONS.keys() - {"fedavg", "cpa", "cpa-auto", "cpa-no-rr"}:
+    for name in ACCEPTED_OPTIONS.keys() - {"fedavg", "gaussian", "cpa", "cpa-auto", "cpa-no-rr"}:
         assert budgeted(name, PER_BIT, **NEEDED.get(name, {})) == build_mechanism(
             Settings(mechanism=name, users=100, epsilon_per_bit=0.5, **NEEDED.get(name, {})),
             MODEL,
             LOCAL,
         )
+
+
+@pytest.mark.parametrize("per", ["run", "message"])
+def test_gaussian_spends_budgets_against_the_model(per):
+    parts = PER_RUN | {"per": per}
+    made = budgeted("gaussian", parts, clip=0.25)
+    spent = Settings(**parts).budget.spent(made.guarantee, rounds=5, honest=100).epsilon
+    assert made.clip == 0.25
+    assert 4.0 * (1 - 1e-6) <= spent <= 4.0
+    assert budgeted("gaussian", parts).clip == budgeted("cpa", PER_BIT).clip
+    with pytest.raises(InvalidInput, match="against='model'"):
+        budgeted("gaussian", PER_BIT)
+    with pytest.raises(InvalidInput, match="--noise-multiplier under a budget"):
+        budgeted("gaussian", parts, noise_multiplier=1.0)
 
 
 def test_laplace_spends_a_pure_budget_per_message():

@@ -229,14 +229,15 @@ def _guarantee(run: RunReport) -> tuple[Block, ...]:
 
 
 def _requested(run: RunReport) -> str:
-    """What a finished run spends in the unit of its budget, or per bit without a budget."""
+    """What a finished run spends in the unit of its budget, else per bit or against the model."""
     end, budget = run.summary, run.settings.budget
     if budget is not None and "epsilon_spent" in end:
         unit = f"per {budget.per}, {budget.against}"
         return f"{number(end['epsilon_spent'])} of {number(budget.epsilon)} {unit}"
-    if math.isinf(end["epsilon_per_bit"]):
-        return "no privacy"
-    return f"{number(end['epsilon_per_bit'])} per bit, server"
+    if math.isfinite(end["epsilon_per_bit"]):
+        return f"{number(end['epsilon_per_bit'])} per bit, server"
+    spent = end["epsilon_run_model"]
+    return "no privacy" if math.isinf(spent) else f"{number(spent)} per run, model"
 
 
 def _against_model(run: RunReport) -> str:

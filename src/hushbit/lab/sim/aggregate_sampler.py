@@ -129,6 +129,8 @@ def aggregate_sampler(
     authors, many = settings.preset == "authors", settings.users >= MIN_USERS_FOR_GAUSS
     if name == "fedavg" and honest:
         return MeanSampler(settings, dim)
+    if settings.epsilon is not None:
+        return None  # the mechanism is calibrated, its parameters are not in the settings
     if name == "gaussian" and honest:
         return GaussianSampler(settings, dim)
     if name == "jopeq" and honest and many and settings.lattice is None and settings.mode is None:

@@ -70,15 +70,18 @@ def budget_of(settings: Settings) -> Budget | None:
 
 
 def spent_text(settings: Settings, guarantee: Guarantee, rounds: int) -> str:
-    """What a user has spent after so many rounds, in the unit of the budget, else per bit."""
-    budget = budget_of(settings)
+    """What a user has spent after so many rounds, in the unit of the budget, else per bit.
+
+    Without either it is the epsilon of the run against the model.
+    """
+    budget, honest = budget_of(settings), honest_in_round(settings) or None
     if budget is not None:
-        honest = honest_in_round(settings) or None
         spent = budget.spent(guarantee, rounds=rounds, honest=honest).epsilon
         return f"epsilon {spent:.3g} per {budget.per} ({budget.against})"
-    if math.isinf(guarantee.epsilon_per_bit):
-        return "no privacy"
-    return f"epsilon {guarantee.epsilon_per_bit:.3g} per {guarantee.unit} (server)"
+    if math.isfinite(guarantee.epsilon_per_bit):
+        return f"epsilon {guarantee.epsilon_per_bit:.3g} per {guarantee.unit} (server)"
+    spent = statement_of(settings, guarantee, rounds).epsilon_run_model
+    return "no privacy" if math.isinf(spent) else f"epsilon {spent:.3g} per run (model)"
 
 
 def statement_of(

@@ -32,7 +32,7 @@ from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_upda
 from hushbit.mechanism import Mechanism
 from hushbit.registry import BY_NAME
 from hushbit.tuning.auto import AutoCPA
-from hushbit.tuning.calibrate import calibrate
+from hushbit.tuning.calibrate import calibrate, calibrate_gaussian
 from hushbit.wrappers import Rotated
 
 SIMULATED_USERS = 8
@@ -129,14 +129,14 @@ OPTIONS = sorted(set().union(*ACCEPTED_OPTIONS.values()))
 def accepted_options(name: str, per: str | None) -> set[str]:
     """The options of a mechanism, for a budget per bit, message or run, or without a budget (None).
 
-    A budget determines the points of cpa.
+    A budget determines the points of cpa and the noise of gaussian.
     """
     known = mechanism_name(name)
     if per is None:
         return ACCEPTED_OPTIONS[known]
     if known == "cpa":
         return {"radius", "clip", "rotate"}
-    if known == "laplace" and per == "message":
+    if known == "gaussian" or (known == "laplace" and per == "message"):
         return {"clip"}
     return ACCEPTED_OPTIONS[known] - {"epsilon_per_bit"}
 
@@ -166,7 +166,8 @@ def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> M
         )
     if name == "gaussian" and not accepted <= set(given):
         raise InvalidInput(
-            "mechanism gaussian needs --noise-multiplier and --clip: privacy has no default"
+            "mechanism gaussian needs --noise-multiplier and --clip, or a budget such as "
+            "--epsilon 4 --delta 1e-5 --per run --against model: privacy has no default"
         )
     if name == "cpa-auto":
         return _auto(settings, model, local)
@@ -189,6 +190,8 @@ def _within(
         return calibrate(
             model.dim, budget, rounds=rounds, honest=honest, clip=clip, radius=settings.radius
         )
+    if name == "gaussian":
+        return calibrate_gaussian(model.dim, budget, clip=clip, rounds=rounds)
     if budget.per == "bit" and name != "cpa-no-rr":
         return None
     if name == "laplace" and budget.per == "message" and budget.delta == 0:
