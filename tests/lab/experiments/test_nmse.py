@@ -10,6 +10,7 @@ from hushbit.lab.experiments import nmse
 from hushbit.lab.experiments.experiment import ExperimentRunner
 from hushbit.lab.experiments.nmse import VectorFamily
 from hushbit.lab.experiments.reproduce import EXPERIMENTS
+from hushbit.lab.experiments.results import Cell
 
 
 def short_vectors(users: int, seed: int, data: str | None) -> Floats:
@@ -53,6 +54,47 @@ def test_every_scheme_of_every_track_is_measured(small: None, tmp_path: Path) ->
     assert any(cell.scheme == "CPA" and cell.variant == "authors" for cell in found.cells)
     measured = [cell for cell in found.cells if cell.metric == "nmse" and cell.seeds]
     assert all(len(cell.seeds) == 2 and cell.mean >= 0 for cell in measured)
+
+
+def test_every_scheme_of_the_central_track_is_measured(small: None, tmp_path: Path) -> None:
+    runner = ExperimentRunner(tmp_path, (1, 2), quick=True)
+    found = EXPERIMENTS["nmse-central"].find(runner)
+    assert {cell.where["promise"] for cell in found.cells} == {"central"}
+    bits = {cell.scheme: cell.mean for cell in found.cells if cell.metric == "bits"}
+    assert bits == {
+        "Gaussian": 32,
+        "CPA": 1,
+        "CPA, secure sum": 5,
+        "CPA, 3 spreads": 1,
+        "CPA, 3 spreads, secure sum": 5,
+        "discrete Gaussian, 12 bits": 12,
+        "Skellam, 12 bits": 12,
+        "discrete Gaussian, 16 bits": 16,
+        "Skellam, 16 bits": 16,
+        "Poisson-binomial": 20,
+    }
+    error = {cell.scheme: cell.mean for cell in found.cells if cell.metric == "nmse"}
+    assert error["CPA"] == error["CPA, secure sum"] > error["Gaussian"]
+    assert error["Poisson-binomial"] > error["Skellam, 16 bits"] > 0.8 * error["Gaussian"]
+    assert nmse.find_central(runner).cells == found.cells
+    assert len(found.checks) == 3
+
+
+def test_central_claims_compare_the_same_places() -> None:
+    where = {"promise": "central", "epsilon": 4.0, "users": 20, "vectors": "gaussian"}
+    values = {
+        "CPA, 3 spreads": 3.0,
+        "Gaussian": 2.0,
+        "Poisson-binomial": 3.1,
+        "Skellam, 12 bits": 2.9,
+    }
+    cells = [
+        Cell(scheme, "corrected", where, "nmse", value, value, value, (value,))
+        for scheme, value in values.items()
+    ]
+    checks = nmse.central_checks(cells)
+    assert [check.holds for check in checks] == [True, True, False]
+    assert "largest ratio 1.5:" in checks[0].figure
 
 
 def test_the_same_seeds_give_the_same_cells(small: None, tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ There are three tracks: a fixed epsilon per bit, a fixed number of bits without 
 epsilon for the whole message. The vectors follow three distributions or are updates of real
 training.
 
+`nmse-central` is a second experiment with a fourth track: (epsilon, delta) against those who see
+only the sum of all users, at the same budget for every scheme.
+
 Schemes with a free size (radius, scale or step, in units of the vectors' rms entry) have one
 candidate for each size, with and without rotation. The candidate of least error on a tuning seed is
 measured on the reported seeds: the same rule for all of them.
@@ -15,7 +18,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +32,12 @@ from hushbit.checks import Floats
 from hushbit.lab.estimators import MeanEstimate
 from hushbit.lab.estimators.compressors import Eden, Qsgd, QuicFl, TopK, UVeQFed
 from hushbit.lab.estimators.private_vectors import PrivHS, PrivUnitG, Sqkr
+from hushbit.lab.estimators.secure_sums import (
+    DiscreteGaussianSum,
+    PoissonBinomial,
+    SkellamSum,
+    count_bits,
+)
 from hushbit.lab.experiments.experiment import (
     Coordinates,
     ExperimentRunner,
@@ -45,7 +54,7 @@ from hushbit.lab.sim.rounds import initial_state, run_rounds
 from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import build_setup
 from hushbit.lab.sim.training import local_updates
-from hushbit.tuning.calibrate import calibrate_message
+from hushbit.tuning.calibrate import calibrate, calibrate_gaussian, calibrate_message
 from hushbit.wire.coins import SeededCoins
 
 SYNTHETIC_DIM = 7850
@@ -53,6 +62,8 @@ SPARSE_SHARE = 0.01
 EPSILON_PER_BIT = 0.5
 BITS = (1, 2, 3, 4)
 EPSILONS = (1.0, 4.0, 8.0)
+CENTRAL_EPSILONS = (1.0, 2.0, 4.0, 8.0)
+CENTRAL_BITS = (12, 16)
 DELTA = 1e-5
 SPREADS = 3.0
 SIZES = (0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
@@ -172,7 +183,9 @@ def _run_round(
     tally = mechanism.tally(round_key, histogram=False)
     keys = round_key.users(np.arange(users))
     tally.add_many(mechanism.encode_many(vectors, keys, SeededCoins(seed)))
-    return MeanEstimate(mechanism.estimate(tally).mean, mechanism.payload_bits / dim), tally
+    coins = {"coins": SeededCoins(seed)} if mechanism.server_noise else {}
+    estimate = mechanism.estimate(tally, **coins)
+    return MeanEstimate(estimate.mean, mechanism.payload_bits / dim), tally
 
 
 def run_auto(epsilon: float, vectors: Floats, seed: int) -> MeanEstimate:
@@ -235,6 +248,21 @@ def whole_message_entrants(dim: int, epsilon: float) -> Iterator[Entrant]:
             yield Entrant(name + text, (("", partial(run_mechanism, build)),))
 
 
+def central_entrants(dim: int, users: int, epsilon: float) -> Iterator[Entrant]:
+    """(epsilon, delta) against those who see only the sum; the l2 norm is at most 1."""
+    yield Entrant("Gaussian", (("", partial(run_mechanism, partial(_gaussian, epsilon))),))
+    for text, radius in (("", None), (f", {SPREADS:g} spreads", SPREADS / math.sqrt(dim))):
+        run = partial(run_mechanism, partial(_central_cpa, users, epsilon, radius))
+        yield Entrant(f"CPA{text}", (("", run),))
+        yield Entrant(f"CPA{text}, secure sum", (("", partial(_as_secure_sum, run)),))
+    for bits in CENTRAL_BITS:
+        for name, kind in (("discrete Gaussian", DiscreteGaussianSum), ("Skellam", SkellamSum)):
+            scheme = kind(users, dim, bits, epsilon, DELTA)
+            yield _seeded(f"{name}, {bits} bits", 7, scheme.mean_estimate)
+    coins = PoissonBinomial(users, dim, epsilon, DELTA)
+    yield _seeded("Poisson-binomial", 7, coins.mean_estimate)
+
+
 def _sized(
     build: Build, rotations: tuple[bool, ...] = (False, True)
 ) -> tuple[tuple[str, Estimator], ...]:
@@ -280,6 +308,30 @@ def _calibrated(
     return calibrate_message(dim, epsilon, delta, clip=1.0, radius=radius, rotate=True)
 
 
+def _gaussian(epsilon: float, dim: int, rms: float) -> hb.Mechanism:
+    return calibrate_gaussian(dim, _central_budget(epsilon), clip=1.0)
+
+
+@lru_cache(maxsize=64)
+def _calibrated_cpa(dim: int, users: int, epsilon: float, radius: float | None) -> hb.Mechanism:
+    return calibrate(dim, _central_budget(epsilon), honest=users, clip=1.0, radius=radius)
+
+
+def _central_cpa(
+    users: int, epsilon: float, radius: float | None, dim: int, rms: float
+) -> hb.Mechanism:
+    return _calibrated_cpa(dim, users, epsilon, radius)
+
+
+def _central_budget(epsilon: float) -> hb.Budget:
+    return hb.Budget(epsilon, DELTA, per="message", against="model")
+
+
+def _as_secure_sum(run: Estimator, vectors: Floats, seed: int) -> MeanEstimate:
+    """The same votes behind secure aggregation, whose modulus must count all users."""
+    return MeanEstimate(run(vectors, seed).mean, count_bits(len(vectors)))
+
+
 @dataclass(frozen=True)
 class Track:
     """One kind of guarantee: coordinates of its cells, number of users, entrants for a dimension.
@@ -309,10 +361,43 @@ def tracks(quick: bool) -> list[Track]:
     return made
 
 
+def central_tracks(quick: bool) -> list[Track]:
+    """The tracks of `nmse-central`."""
+    users = 20 if quick else 1000
+    made = []
+    for epsilon in CENTRAL_EPSILONS[2:3] if quick else CENTRAL_EPSILONS:
+        where: Coordinates = {"promise": "central", "epsilon": epsilon, "users": users}
+        entrants = partial(central_entrants, users=users, epsilon=epsilon)
+        made.append(Track(where, users, entrants, unit_ball=True))
+    return made
+
+
 def find(runner: ExperimentRunner) -> Findings:
-    """Draw each family once; tune and measure every entrant on it."""
+    """The cells of all families in all tracks but the central one."""
     families = [one for one in FAMILIES if not runner.quick or "CIFAR" not in one.name]
-    all_tracks = tracks(runner.quick)
+    cells, notes = _measure_all(runner, families, tracks(runner.quick))
+    return Findings(
+        table_axes(*METRICS), tuple(cells), nmse_checks(cells), (), PRIVACY, tuple(notes)
+    )
+
+
+def find_central(runner: ExperimentRunner) -> Findings:
+    """The cells of the central track.
+
+    The error is that of the noise, whatever the vectors, so one family is enough.
+    """
+    name = "gaussian" if runner.quick else "MNIST updates"
+    families = [one for one in FAMILIES if one.name == name]
+    cells, notes = _measure_all(runner, families, central_tracks(runner.quick))
+    return Findings(
+        table_axes(*METRICS), tuple(cells), central_checks(cells), (), CENTRAL_PRIVACY, tuple(notes)
+    )
+
+
+def _measure_all(
+    runner: ExperimentRunner, families: Sequence[VectorFamily], all_tracks: Sequence[Track]
+) -> tuple[list[Cell], list[str]]:
+    """Draw each family once; tune and measure every entrant on it."""
     cells: list[Cell] = []
     notes: list[str] = []
     for number, family in enumerate(families, 1):
@@ -325,9 +410,7 @@ def find(runner: ExperimentRunner) -> Findings:
             cells += made
             notes += chosen
         runner.watch("families", number, len(families))
-    return Findings(
-        table_axes(*METRICS), tuple(cells), nmse_checks(cells), (), PRIVACY, tuple(notes)
-    )
+    return cells, notes
 
 
 def _measure(
@@ -427,9 +510,37 @@ def _compare_cpa(table: Table, other: str, variant: str) -> Check:
     )
 
 
+def central_checks(cells: Sequence[Cell]) -> tuple[Check, ...]:
+    """One bit of CPA against the mechanisms that need secure aggregation or a trusted server."""
+    own = select(cells, metric="nmse")
+    table = {(cell.scheme, str(cell.where)): cell for cell in own}
+    ours = f"CPA, {SPREADS:g} spreads"
+    made = []
+    for other, factor in (("Gaussian", 1.5), ("Poisson-binomial", 1.0), ("Skellam, 12 bits", 1.0)):
+        ratios = [
+            (cell.mean / table[other, place].mean, place_text(cell.where))
+            for (scheme, place), cell in table.items()
+            if scheme == ours
+        ]
+        worst, where = max(ratios)
+        made.append(
+            Check(
+                f"{ours}: NMSE at most {factor:g} times that of {other} at the same budget",
+                worst <= factor,
+                f"{len(ratios)} cells; largest ratio {worst:.3g}: {where}",
+            )
+        )
+    return tuple(made)
+
+
+CENTRAL_MESSAGE = "eps = 1, 2, 4, 8 at delta 1e-5 against those who see only the sum"
+CENTRAL_PRIVACY = (PrivacyLine("central", "-", CENTRAL_MESSAGE, "one round"),)
 PRIVACY = (
     PrivacyLine("per bit", "eps = 0.5", "0.5 times the bits (pure)", "one round"),
     PrivacyLine("none", "none", "none", "none"),
     PrivacyLine("whole message", "-", "eps = 1, 4, 8 (pure; CPA clip: delta 1e-5)", "one round"),
 )
-EXPERIMENTS = (experiment("nmse", find, auto_rounds=AUTO_ROUNDS),)
+EXPERIMENTS = (
+    experiment("nmse", find, auto_rounds=AUTO_ROUNDS),
+    experiment("nmse-central", find_central, spreads=f"{SPREADS:g}"),
+)

@@ -19,8 +19,17 @@ from hushbit.lab.report.tables import QUICK_NOTE, unique
 from hushbit.wire.files import write_atomic, write_text
 
 PAGE, FIELD_PAGE = "reproduction.md", "field.md"
-NMSE = "nmse"  # too wide for one table; its tables are in FIELD_PAGE
 BEGIN, END = "<!-- tables: made from results/nmse/result.json -->", "<!-- end of tables -->"
+CENTRAL = "nmse-central"
+MARKS = {
+    "nmse": (BEGIN, END),
+    CENTRAL: (
+        "<!-- tables: made from results/nmse-central/result.json -->",
+        "<!-- end of tables of nmse-central -->",
+    ),
+}
+"""Experiments whose tables are in FIELD_PAGE, and the marks between which they are written."""
+
 TUNED = re.compile(r"Tuned .* \(corrected;")  # what tuning chose for one line of a plot
 INTRODUCTION = (
     Text(
@@ -52,9 +61,9 @@ def write_docs(places: Sequence[Path], folder: Path) -> list[Path]:
         raise InvalidInput(f"{places[0]} holds no results; run hushbit reproduce first")
     document = reproduction_document(results)
     pages = {folder / PAGE: write_markdown(document)}
-    for result in results:
-        if result.name == NMSE:
-            pages[folder / FIELD_PAGE] = _page_with_tables(folder / FIELD_PAGE, result)
+    in_field = [result for result in results if result.name in MARKS]
+    if in_field:
+        pages[folder / FIELD_PAGE] = _page_with_tables(folder / FIELD_PAGE, in_field)
     pictures = {
         folder / block.file: to_svg(block.title, block.plots)
         for section in document.sections
@@ -98,7 +107,7 @@ def _overview(results: Sequence[Result]) -> ReportTable:
 def _experiment_section(result: Result) -> Section:
     about = f"{result.title} ({result.paper}). {result.about}"
     blocks: list[Block] = [Text(f"{about} {QUICK_NOTE}" if result.quick else about)]
-    if result.name == NMSE:
+    if result.name in MARKS:
         blocks.append(Link("Tables of this experiment", FIELD_PAGE))
     else:
         title = result.title + (" (quick form)" if result.quick else "")
@@ -106,7 +115,7 @@ def _experiment_section(result: Result) -> Section:
         blocks.append(doc.Picture(title, f"figures/{result.name}.svg", plots))
     blocks.append(doc.Command(result.command))
     blocks.append(Text(f"Seeds {', '.join(map(str, result.seeds))}."))
-    if result.axes.kind == "table" and result.name != NMSE:
+    if result.axes.kind == "table" and result.name not in MARKS:
         blocks += _tables(result)
     if result.checks:
         blocks.append(doc.ClaimVerdicts(result.checks))
@@ -155,6 +164,12 @@ VARIANT_NAMES = {"authors": "{}, as published", "exact": "{}, stated"}
 
 def nmse_blocks(result: Result) -> list[Block]:
     """One table for each privacy setting (schemes down, kinds of vectors across), then claims."""
+    if result.name == CENTRAL:
+        vectors = unique(str(cell.where["vectors"]) for cell in result.cells)
+        return [
+            *(_central_table(result, kind) for kind in vectors),
+            doc.ClaimVerdicts(result.checks),
+        ]
     settings: dict[tuple[tuple[str, str | int | float], ...], list[Cell]] = {}
     for cell in result.cells:
         key = tuple((name, value) for name, value in cell.where.items() if name != "vectors")
@@ -163,17 +178,36 @@ def nmse_blocks(result: Result) -> list[Block]:
     return [*tables, doc.ClaimVerdicts(result.checks)]
 
 
-def _page_with_tables(path: Path, result: Result) -> str:
-    """The page with new tables between its two marks."""
+def _page_with_tables(path: Path, results: Sequence[Result]) -> str:
+    """The page with new tables between the two marks of each result."""
     page = path.read_text(encoding="utf-8") if path.is_file() else ""
-    if page.count(BEGIN) != 1 or page.partition(BEGIN)[2].count(END) != 1:
-        raise InvalidInput(
-            f"{path} must contain the lines {BEGIN} and {END} once each; the tables of "
-            f"{result.name} are written between them"
-        )
-    head, _, rest = page.partition(BEGIN)
-    tail = rest.partition(END)[2]
-    return f"{head}{BEGIN}\n\n{write_blocks(nmse_blocks(result))}\n\n{END}{tail}"
+    for result in results:
+        begin, end = MARKS[result.name]
+        if page.count(begin) != 1 or page.partition(begin)[2].count(end) != 1:
+            raise InvalidInput(
+                f"{path} must contain the lines {begin} and {end} once each; the tables of "
+                f"{result.name} are written between them"
+            )
+        head, _, rest = page.partition(begin)
+        tail = rest.partition(end)[2]
+        page = f"{head}{begin}\n\n{write_blocks(nmse_blocks(result))}\n\n{end}{tail}"
+    return page
+
+
+def _central_table(result: Result, vectors: str) -> ReportTable:
+    """Schemes down, budgets across."""
+    cells = [cell for cell in result.cells if cell.where["vectors"] == vectors]
+    users, budgets = cells[0].where["users"], unique(cell.where["epsilon"] for cell in cells)
+    rows = []
+    for scheme in unique(cell.scheme for cell in cells):
+        own = [cell for cell in cells if cell.scheme == scheme]
+        nmse = {cell.where["epsilon"]: cell.mean for cell in own if cell.metric == "nmse"}
+        rows.append((scheme, _bits(own), *(f"{nmse[budget]:.3g}" for budget in budgets)))
+    return ReportTable(
+        f"{vectors}, {users} users, one round, delta 1e-5 against those who see only the sum: NMSE",
+        ("scheme", "bits", *(f"epsilon {budget:g}" for budget in budgets)),
+        tuple(rows),
+    )
 
 
 def _nmse_table(setting: dict[str, str | int | float], cells: Sequence[Cell]) -> ReportTable:
