@@ -32,7 +32,8 @@ ATTACKERS = np.array([False, True, False, True, True, False])
 def mechanisms():
     for name, takes in ACCEPTED_OPTIONS.items():
         private = {"epsilon_per_bit": 1.0} if "epsilon_per_bit" in takes else {}
-        step = {"sign_step": 0.1} if name == "signsgd" else {}
+        gaussian = {"noise_multiplier": 1.0, "clip": 1.0}
+        step = {"signsgd": {"sign_step": 0.1}, "gaussian": gaussian}.get(name, {})
         for rotate in (False, True) if "rotate" in takes else (False,):
             settings = Settings(mechanism=name, rotate=rotate, **private, **step)
             yield f"{name}{' rotated' if rotate else ''}", build_mechanism(settings, MODEL, LOCAL)
