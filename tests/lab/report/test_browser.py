@@ -2,49 +2,19 @@
 
 import base64
 import json
-import os
-import shutil
 
 import pytest
 
+from browser import open_browser, scheme, size
 from hushbit.lab.report import write_report
 from lab.report.report_samples import NASTY, lines_result, run_folder, table_result
 
-BROWSER, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--window-size=1280,1000",
-)
 pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
-    missing = [path for path in (BROWSER, DRIVER) if shutil.which(path) is None]
-    if missing:
-        reason = f"{' and '.join(missing)} not found: install Debian's chromium, chromium-driver"
-        (pytest.fail if os.environ.get("HUSHBIT_NEED_BROWSER") == "1" else pytest.skip)(reason)
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    made = webdriver.Chrome(options=options, service=Service(DRIVER))
-    made.set_page_load_timeout(60)
-    made.set_script_timeout(60)
-    yield made
-    made.quit()
+    yield from open_browser(tmp_path_factory.mktemp("profile"))
 
 
 @pytest.fixture(scope="module")
@@ -69,16 +39,6 @@ def opened(driver, page):
     driver.execute_script("localStorage.clear()")
     drawn(driver)
     return driver
-
-
-def size(driver, width, height, mobile=False):
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-
-def scheme(driver, name):
-    features = [{"name": "prefers-color-scheme", "value": name}]
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def wait_until(driver, condition):
