@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 CODE := src tests benchmarks examples tools .ci
 
-.PHONY: help venv test test-slow test-flower lint demo bench coverage wheel reproduce clean
+.PHONY: help venv test test-slow test-flower lint demo bench coverage wheel docs reproduce clean
 
 help:
 	@echo "make demo         set up, then train 1 000 users with one private bit per weight"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint         ruff, mypy and the import layers"
 	@echo "make coverage     the tests, with at least 95 % of the library's lines covered"
 	@echo "make wheel        build the sdist and the wheel, then try the wheel in a clean environment"
+	@echo "make docs         build the documentation site into site/, offline; every link must be valid"
 	@echo "make bench        speed beside NumPy and torch, in one run"
 	@echo "make reproduce    every experiment into results/, then docs/reproduction.md (hours)"
 	@echo "make venv         only make $(VENV), with all extras"
@@ -52,6 +53,9 @@ wheel: $(STAMP)
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python .ci/smoke_wheel.py dist
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 demo: $(STAMP)
 	$(BIN)/python -m hushbit demo
 
@@ -63,4 +67,4 @@ reproduce: $(STAMP)
 	$(BIN)/hushbit report results --docs docs
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,76 @@
+"""Every code block of the landing page, the tutorial and the how-to guides runs."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hushbit.lab.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The language and the text of each fenced block."""
+    return re.findall(r"^```(.*)\n((?:.*\n)*?)```$", page.read_text("utf-8"), re.M)
+
+
+def run_python(page: Path) -> dict[str, Any]:
+    """Run the Python blocks in one namespace, as a reader would; returns the namespace."""
+    names: dict[str, Any] = {"__name__": page.stem}
+    for language, code in blocks(page):
+        if language == "python":
+            exec(compile(code, str(page), "exec"), names)
+    return names
+
+
+def run_command(line: str) -> None:
+    """Run a line of a shell block: a hushbit command, or an installation with known extras."""
+    program, *words = shlex.split(line, comments=True)
+    if program == "hushbit":
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 0, line
+        return
+    assert (program, words[0]) == ("pip", "install"), line
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for extra in re.findall(r"\[(.*)\]", words[-1]):
+        assert extra in project["optional-dependencies"], line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_of_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {language for language, _ in blocks(page)} <= {"python", "sh"}
+    run_python(page)
+    for language, text in blocks(page):
+        if language == "sh":
+            for line in text.splitlines():
+                run_command(line)
+
+
+def test_the_mechanism_of_the_guide_is_unbiased_and_states_its_error() -> None:
+    names = run_python(ROOT / "docs" / "how-to" / "add-a-mechanism.md")
+    # Errors of 100 entries in units of their stated deviation. The mean has a deviation of 0.1; the
+    # mean square one of 0.14, and it lies below 1 because the stated variance is an upper estimate.
+    scaled = names["error"] / np.sqrt(names["estimate"].variance)
+    assert abs(scaled.mean()) < 0.5
+    assert 0.4 < np.mean(scaled**2) < 1.6
+
+
+@pytest.mark.slow
+def test_the_tutorial_trains_and_states_its_guarantees() -> None:
+    page = ROOT / "docs" / "tutorial.md"
+    assert {language for language, _ in blocks(page)} == {"python"}
+    names = run_python(page)
+    assert names["plain"] > 0.8
+    assert names["plain"] + 0.1 > names["private"] > 0.6
+    assert 30 < names["server"] < 40
+    assert names["model"].epsilon < 1
