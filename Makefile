@@ -53,8 +53,8 @@ wheel: $(STAMP)
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/python .ci/smoke_wheel.py dist
 
-docs: $(STAMP)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+docs: $(STAMP)  # not --quiet: it drops the warnings that --strict counts
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 demo: $(STAMP)
 	$(BIN)/python -m hushbit demo

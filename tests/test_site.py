@@ -126,7 +126,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(build, cwd=ROOT, env=environment, check=True)
     return folder
