@@ -476,3 +476,27 @@ def test_a_description_of_cpa_has_one_stage(name: str) -> None:
     for wrong in (description[name] * 2, [], description[name][0]):
         with pytest.raises(hb.InvalidInput, match=f"{name} of a CPA must be a list of one value"):
             hb.CPA.from_description(description | {name: wrong})
+
+
+def test_lists_of_stages_and_epsilons_are_stored_as_tuples() -> None:
+    listed = hb.NestedCPA(6, [0.5, 1.0], 1.0, stages=[2, 4])
+    assert (listed.stages, listed.epsilon_per_bit) == ((2, 4), (0.5, 1.0))
+    assert repr(listed) == repr(hb.NestedCPA(6, (0.5, 1.0), 1.0, stages=(2, 4)))
+    authors = hb.NestedCPA(6, 0.5, 1.0, preset="authors")
+    assert authors.stages == (3, 3)
+
+
+@pytest.mark.parametrize("rounding", ["subtractive", "nearest"])
+@pytest.mark.parametrize("options", [{"points": 4}, {"points": 7, "lattice": "A2"}], ids=str)
+def test_the_variance_subtracts_the_power_of_the_points(rounding: str, options: dict) -> None:
+    """Users far from their mean: the histogram shows the power that noise does not have."""
+    mechanism = hb.CPA(**(GOOD | {"epsilon_per_bit": 2.0}), rounding=rounding, **options)
+    updates = np.random.default_rng(2).choice([-1.0, 1.0], (500, 6)) * 0.7
+    tally = mechanism.tally(KEY)
+    tally.add_many(mechanism.encode_many(updates, KEY.users(range(500)), hb.SeededCoins(1)))
+    estimate = mechanism.estimate(tally)
+    power = estimate.histograms[0].mean_point_power().mean()
+    assert power > 0.1
+    per_entry = mechanism.rounding_power / mechanism.block_size
+    expected = (mechanism.stage_noise + per_entry - power) / 500
+    assert estimate.variance.mean() == pytest.approx(expected, rel=1e-9)

@@ -207,3 +207,44 @@ def test_the_epsilon_of_a_majority_is_rounded_up(epsilon: float, answers: int) -
 
 def test_a_majority_without_flips_has_no_epsilon() -> None:
     assert voting(epsilon=math.inf, answers=3).guarantee.sums.extra == (math.inf,)
+
+
+def test_a_norm_equal_to_the_level_is_at_most_the_level():
+    mechanism = voting(dim=2, level=5.0, epsilon=math.inf)
+    above = [3.0, math.nextafter(4.0, 5.0)]
+    ballots = mechanism.encode_many(np.array([[3.0, 4.0], above]), KEY.users([1, 2]))
+    assert mechanism.answers_in(ballots.payload)[:, 0].tolist() == [True, False]
+
+
+def test_as_many_coins_flip_as_the_response_states(monkeypatch):
+    mechanism = voting(answers=3)
+    count = mechanism.response.flip_count
+
+    def draw(coin, tag, depth, block, offset, words):
+        words[:] = (0, count - 1, count)
+
+    monkeypatch.setattr("hushbit.wrappers.keystream", draw)
+    assert mechanism._flips(np.zeros((1, 8), np.uint32)).tolist() == [[True, True, False]]
+
+
+@pytest.mark.parametrize("dim", [7, 8, 9, 16])
+@pytest.mark.parametrize("answers", [1, 9])
+def test_payloads_are_split_where_the_answers_begin(dim, answers):
+    mechanism = voting(dim=dim, answers=answers)
+    assert mechanism.payload_bits == dim + answers
+    rng = np.random.default_rng(dim)
+    bits, votes = rng.integers(0, 2, (4, dim)), rng.integers(0, 2, (4, answers)).astype(bool)
+    inner = np.packbits(bits, axis=1, bitorder="little")
+    payload = mechanism.append_answers(inner, votes)
+    assert payload.shape == (4, (dim + answers + 7) // 8)
+    found, majority = mechanism.split_payload(payload)
+    assert (found == inner).all()
+    assert (mechanism.answers_in(payload) == votes).all()
+    assert majority.tolist() == [1 if sum(row) > answers / 2 else -1 for row in votes.tolist()]
+    mask = np.unpackbits(mechanism.votes.mask(), bitorder="little")
+    assert mask.sum() == dim + answers == np.flatnonzero(mask)[-1] + 1
+
+
+def test_one_ballot_adds_at_most_one_vote_on_the_norm():
+    mechanism = voting(answers=9)
+    assert mechanism.largest_votes(mechanism.empty_counters(True))[NORM_COUNTER] == 1

@@ -185,3 +185,30 @@ def test_mechanisms_that_subset_cannot_wrap_are_refused() -> None:
     mechanism = hb.Subset(inner, 3)
     with pytest.raises(hb.InvalidInput, match="no ballots"):
         mechanism.estimate(mechanism.tally(KEY))
+
+
+def test_the_last_block_is_padded_with_zeros() -> None:
+    """The last entry is alone in a block of two: with anything but a zero it would be clipped."""
+    inner = hb.CPA(9, 1.0, 1.0, lattice="A2", points=7)
+    mechanism = hb.Subset(inner, inner.blocks)
+    reach = inner.unbiased_radius * 0.99
+    ballot = mechanism.encode([0.0] * 8 + [reach], KEY.user(1))
+    assert ballot.overloaded == 0
+    assert mechanism.encode([0.0] * 8 + [2.0], KEY.user(1)).overloaded == 1
+
+
+def test_the_predicted_noise_grows_with_the_weight() -> None:
+    inner = hb.CPA(8, 1.0, 0.3, points=4)
+    whole, half = hb.Subset(inner, 8), hb.Subset(inner, 4)
+    assert whole.noise_per_user(0.2) == pytest.approx(inner.noise_per_user(0.2))
+    assert half.noise_per_user(0.2) + 0.04 == pytest.approx(2 * (whole.noise_per_user(0.2) + 0.04))
+    with pytest.raises(hb.InvalidInput, match="stochastic"):
+        hb.Subset(hb.CPA(8, 1.0, 0.3, rounding="nearest"), 4).noise_per_user(0.2)
+
+
+def test_at_least_one_and_at_most_all_blocks_are_reported() -> None:
+    inner = hb.CPA(8, 1.0, 0.3)
+    assert [hb.Subset(inner, report).payload_bits for report in (1, 8)] == [1, 8]
+    for report in (0, 9, 2.0, True):
+        with pytest.raises(hb.InvalidInput, match="report"):
+            hb.Subset(inner, report)

@@ -253,3 +253,12 @@ def test_an_interrupted_tier_is_merged_neither_way(monkeypatch: pytest.MonkeyPat
         with pytest.raises(hb.HushbitError, match="interrupted"):
             target.merge(other)
         assert state(target) == before
+
+
+def test_tallies_of_tiers_are_those_of_their_mechanisms() -> None:
+    for options in ({}, {"histogram": False}, {"require_mac": True}):
+        tally = TIERS.tally(KEY, **options)
+        for mechanism, part in zip(TIERS.mechanisms, tally.parts, strict=True):
+            alone = mechanism.tally(KEY, **options)
+            assert part.require_mac == alone.require_mac == bool(options.get("require_mac"))
+            assert part.counters["stage 0"].shape == alone.counters["stage 0"].shape

@@ -38,7 +38,7 @@ TESTS = {  # the quick tests of each file, or of the files in a folder
     "cpa.py": "test_cpa.py test_rho.py test_registry.py test_mechanism.py test_golden.py"
     " test_exact_law.py tally/*",
     "wrappers.py": "test_norm_vote.py test_subset.py test_*tiers.py encoding/* test_cpa.py"
-    " tally/test_decoded_ballots.py test_mechanism.py",
+    " tally/test_decoded_ballots.py test_mechanism.py test_golden.py",
     "mechanism.py": "test_mechanism.py test_registry.py test_cpa.py test_golden.py baselines/*",
     "privacy/ledger.py": "privacy/test_ledger.py privacy/test_ledger_files.py",
     "privacy/ledger_file.py": "privacy/test_ledger*",

@@ -601,10 +601,9 @@ class CPAVotes(Votes):
     def _positions(stage: StageEncoder, counter: Ints) -> Floats:
         """The sums of positions in a counter, (blocks, coordinates)."""
         if stage.is_histogram(counter):
-            coords = stage.points.coords[: counter.shape[0]]
-            if stage.points.size > counter.shape[0]:
-                coords = coords - stage.points.coords[-1]
-            counter = coords.T @ counter
+            # Votes take less space than sums only where the votes for the last point are implied.
+            coords = stage.points.coords
+            counter = (coords[:-1] - coords[-1]).T @ counter
         return np.asarray(counter.T @ stage.points.basis)
 
     def expected_mean(self, updates: Updates, round_key: RoundKey) -> HonestMean | None:

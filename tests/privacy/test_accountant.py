@@ -6,14 +6,17 @@ import math
 import pytest
 
 from hushbit.privacy.accountant import (
+    Bound,
     Cost,
     Limit,
     composed_bound,
+    is_homogeneous,
     pure_total,
+    smallest,
     within_limit,
     zcdp_total,
 )
-from hushbit.privacy.composition import epsilon_of_bits
+from hushbit.privacy.composition import epsilon_of_bits, epsilon_of_groups
 from hushbit.privacy.renyi import epsilon_of_zcdp
 
 DELTA = 1e-5
@@ -65,3 +68,40 @@ def test_a_proven_rho_limits_an_infinite_epsilon_per_bit_by_zcdp_only() -> None:
     assert float(zcdp_total(costs)) == pytest.approx(0.3)
     found = composed_bound(costs, DELTA, adaptive=True)
     assert (found.epsilon, found.method) == (epsilon_of_zcdp(0.3, DELTA / 2), "zCDP")
+
+
+def test_ballots_of_one_kind_are_composed_exactly() -> None:
+    """One epsilon for all bits, or equal groups in all ballots."""
+    sizes = [Cost(((0.5, 10),)), Cost(((0.5, 30),))]
+    assert is_homogeneous(sizes)
+    found = composed_bound(sizes, DELTA, adaptive=True)
+    assert (found.epsilon, found.method) == (
+        epsilon_of_bits(0.5, 40, DELTA / 2),
+        "exact composition",
+    )
+    groups = Cost(((0.5, 10), (1.0, 5)))
+    assert is_homogeneous([groups, groups.times(3)])
+    found = composed_bound([groups, groups.times(3)], DELTA, adaptive=True)
+    assert found.epsilon == epsilon_of_groups([(0.5, 40), (1.0, 20)], DELTA / 2)
+    for mixed in ([*sizes, groups], [groups, Cost(((0.5, 10), (1.0, 6)))]):
+        assert not is_homogeneous(mixed)
+
+
+def test_nothing_is_spent_by_no_ballot() -> None:
+    for delta, adaptive in itertools.product((0.0, DELTA), (False, True)):
+        found = composed_bound([], delta, adaptive=adaptive)
+        assert (found.epsilon, found.delta, found.method) == (0.0, 0.0, "nothing was sent")
+    assert within_limit([], Limit(1e-9, 0.0))
+
+
+def test_units_of_limits_and_bits_of_costs() -> None:
+    assert Limit(1.0, 0.0).unit == "pure epsilon"
+    assert Limit(1.0, 1e-6).unit == "epsilon at delta 1e-06"
+    cost = Cost(((0.5, 10), (1.0, 5)), ballots=4)
+    assert cost.bits == 60
+    assert cost.times(3).ballots == 12
+    assert Cost(((0.5, 10),)).ballots == 1
+
+
+def test_bounds_at_the_given_delta_are_valid() -> None:
+    assert smallest([Bound(1.0, DELTA, "one")], DELTA).epsilon == 1.0

@@ -298,3 +298,12 @@ def test_the_bound_of_the_tally_is_the_smaller_of_both() -> None:
     assert alone.delta == crowd.delta == 1e-5
     assert crowd.method == "sums of votes, Renyi orders"
     assert crowd.epsilon < alone.epsilon
+
+
+def test_one_round_and_no_delta_are_the_defaults() -> None:
+    found = of_bits((0.5, 100))
+    assert found.bound() == found.bound(1, 0.0)
+    assert found.epsilon_per_message() == found.bound().epsilon == 50.0
+    assert found.epsilon_per_run(3) == found.run_bound(3).epsilon == 150.0
+    crowd = hb.CPA(3, 1.0, 1.0, clip=1.0).guarantee
+    assert crowd.of_tally(50, delta=1e-5) == crowd.of_tally(50, 1, delta=1e-5)

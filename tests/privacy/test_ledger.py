@@ -266,3 +266,23 @@ def test_entries_carry_the_time_of_the_charge(ledger: Ledger) -> None:
     [entry] = ledger.entries()
     assert before <= entry.time <= time.time()
     assert entry == LedgerEntry("ann", 1, "cpa", TENTH, "00ff", entry.time)
+
+
+def test_one_charge_per_day_can_be_allowed(ledger: Ledger) -> None:
+    ledger.set_limit("ann", epsilon=10.0, delta=0.0)
+    ledger.charge("ann", 0, TENTH, mechanism="cpa", per_day=1)
+    with pytest.raises(TooManyRequests, match="1 times within 24 hours; 1 are allowed"):
+        ledger.charge("ann", 1, TENTH, mechanism="cpa", per_day=1)
+
+
+def test_what_is_spent_holds_against_a_server_that_adapts_at_any_delta(ledger: Ledger) -> None:
+    ballot = Cost(((0.01, 1000),))
+    ledger.set_limit("ann", epsilon=1e6, delta=1e-5)
+    charge(ledger, "ann", ballot, 3)
+    for delta in (1e-6, 1e-5):
+        assert ledger.spent("ann", delta=delta).epsilon == epsilon_of_bits(0.01, 3000, delta / 2)
+
+
+def test_an_operation_waits_half_a_minute_by_default(ledger: Ledger) -> None:
+    assert ledger.wait_seconds == 30.0
+    assert Ledger.open(ledger.path, wait_seconds=0.5).wait_seconds == 0.5

@@ -1,7 +1,9 @@
 """The chain of digests, the marker and the permissions of a ledger."""
 
+import hashlib
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -278,3 +280,38 @@ def test_a_database_of_another_application_is_refused(used: Ledger) -> None:
     edit(used, "PRAGMA application_id = 7")
     with pytest.raises(DamagedFile, match=r"is not a ledger .application id 0x7"):
         Ledger.open(used.path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
+def test_files_that_only_the_owner_can_write_are_used(used: Ledger, mode: int) -> None:
+    for path in (used.path, used.path.with_name("ledger.mark")):
+        path.chmod(mode)
+    used.spent("ann")
+
+
+def test_the_file_by_a_second_implementation(ledger: Ledger) -> None:
+    """Identifiers, fields and hash chain, as the documentation of the file states them."""
+    ledger.set_limit("ann", epsilon=2.0, delta=1e-6)
+    ledger.charge("ann", 3, TENTH, mechanism="cpa", run="00ff")
+    with closing(sqlite3.connect(ledger.path)) as connection:
+        [application] = connection.execute("PRAGMA application_id").fetchone()
+        [version] = connection.execute("PRAGMA user_version").fetchone()
+        rows = connection.execute("SELECT * FROM rows ORDER BY id").fetchall()
+    assert (application.to_bytes(4, "big"), version) == (b"Hush", 2)
+    assert rows[0][2:11] == ("limit", "ann", "", 0, "", "", 0, "2.0", "1e-06")
+    assert rows[1][2:11] == ("ballot", "ann", "00ff", 3, "cpa", TENTH.to_text(), 1, "", "")
+    previous = bytes(16)
+    for number, (identifier, *fields, digest) in enumerate(rows, start=1):
+        content = repr((number, *fields, previous)).encode()
+        previous = hashlib.blake2b(content, digest_size=16, person=b"hushbit ledger").digest()
+        assert (identifier, digest) == (number, previous)
+    marker = ledger.path.with_name(f"{ledger.path.name}.mark")
+    assert marker.read_text() == f"2 {previous.hex()}\n"
+
+
+def test_the_draft_of_a_killed_writer_is_replaced(used: Ledger) -> None:
+    draft = used.path.with_name(f"{used.path.name}.mark.new")
+    draft.write_text("half a mark")
+    used.record("ann", 9, TENTH, mechanism="cpa")
+    assert not draft.exists()
+    assert used.entries("ann")[-1].round == 9

@@ -221,3 +221,50 @@ def test_an_estimate_does_not_change_when_the_tally_does(round_key: hb.RoundKey)
     tally.add_many(ballots[4:])
     assert np.array_equal(estimate.histogram(), before)
     assert not np.array_equal(mechanism.estimate(tally).histogram(), before)
+
+
+def test_the_power_of_the_shared_signal() -> None:
+    """One entry: (decoded² - noise / K) / (1 - 1 / K), between zero and the noise."""
+    decoded, noise = np.array([[2.0, -2.0]]), np.array([6.0])
+    assert signal_power(decoded, noise, 1)[0] == 0.0
+    assert signal_power(decoded, noise, 2)[0] == 2.0
+    assert signal_power(decoded, noise, 3)[0] == pytest.approx(3.0)
+    assert signal_power(decoded, np.array([9.0]), 2)[0] == 0.0
+    assert signal_power(decoded, np.array([1.0]), 2)[0] == 1.0
+
+
+@pytest.mark.parametrize("size", [0.01, 1.0, 30.0])
+def test_shrinkage_by_hand(size: float) -> None:
+    """Power 4 and noise 1: the signal is 3 of 4. Below the noise nothing is left."""
+    mean = size * np.array([2.0, -2.0])
+    strong = hb.Estimate(mean, np.full(2, size**2), 5, True)
+    weak = hb.Estimate(mean, np.full(2, 5 * size**2), 5, True)
+    assert strong.shrunken_mean() == pytest.approx(0.75 * mean)
+    assert weak.shrunken_mean().tolist() == [0.0, 0.0]
+
+
+def test_the_median_of_two_halves_is_the_lower_one() -> None:
+    assert by_hand([0.5, 0, 0, 0, 0.5]).median()[0] == -1
+    assert by_hand([0, 0.5, 0, 0.5, 0]).median()[0] == -0.5
+
+
+@pytest.mark.parametrize("users", [1, 7])
+def test_the_noise_of_many_users_is_that_of_one_divided(users: int) -> None:
+    for mechanism in (
+        hb.CPA(dim=4, epsilon_per_bit=0.5, radius=0.3),
+        hb.NestedCPA(dim=4, epsilon_per_bit=0.5, radius=0.3, stages=(2, 4)),
+    ):
+        estimate = mechanism.estimate(counted(mechanism, np.zeros((users, 4))))
+        assert estimate.noise == pytest.approx(mechanism.stage_noise / users)
+        assert (estimate.variance <= estimate.noise * (1 + 1e-12)).all()
+    subset = hb.Subset(hb.CPA(dim=4, epsilon_per_bit=0.5, radius=0.3), 2)
+    estimate = subset.estimate(counted(subset, np.zeros((users, 4))))
+    assert estimate.noise == pytest.approx(2 * subset.inner.stage_noise / users)
+
+
+def test_a_shown_estimate_has_no_histogram_or_noise() -> None:
+    mechanism = hb.CPA(dim=4, epsilon_per_bit=0.5, radius=0.3, points=4)
+    shown = repr(mechanism.estimate(counted(mechanism, np.zeros((3, 4)))))
+    assert "unbiased=True" in shown
+    assert "histograms" not in shown
+    assert "noise" not in shown

@@ -214,9 +214,9 @@ def test_users_twice_or_out_of_order_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t"
     full("two").save(path)
     body = path.read_bytes()[:-32]
-    for first, second in ((1, 1), (1, 0)):
-        pair = struct.pack("<QQ", first, second)
-        path.write_bytes(resealed(body[:56] + pair + body[72:]))
+    for users in ((1, 1), (1, 0), (0, 2, 1), (0, 5, 5)):
+        start = struct.pack(f"<{len(users)}Q", *users)
+        path.write_bytes(resealed(body[:56] + start + body[56 + len(start) :]))
         with pytest.raises(hb.DamagedFile, match="a user twice"):
             MECHANISMS["two"].tally(KEY).load(path)
 

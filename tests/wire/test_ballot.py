@@ -362,8 +362,27 @@ def test_a_shown_ballot_has_no_payload_mac_or_run() -> None:
     full = hb.Ballot(*head, b"payload", mac=b"sixteen byte mac", run=b"run")
     assert repr(full) == repr(plain)
     assert repr(Ballots.stack([full])) == repr(Ballots.stack([plain]))
+    clipped = hb.Ballot(*head, bytes(7), overloaded=5)
+    assert repr(Ballots.stack([clipped])) == repr(Ballots.stack([plain]))
 
 
 def test_a_refusal_can_be_pickled() -> None:
     refusal = pickle.loads(pickle.dumps(hb.RefusedBallot("round", "of another round")))
     assert (refusal.reason, str(refusal)) == ("round", "of another round")
+
+
+def test_a_row_of_a_header_alone_is_too_short() -> None:
+    head = wire_rows(encode_users([1]))[0].tobytes()[:36]
+    row = np.frombuffer(with_checksum(head, b""), np.uint8)[None]
+    assert row.shape[1] == HEADER_BYTES
+    assert parse_rows(row, np.array([1], np.uint64), CPA, KEY).refused == {"length": 1}
+
+
+def test_one_row_with_wrong_padding_is_refused_alone() -> None:
+    own = encode_users([1, 2, 3])
+    payload = own.payload.copy()
+    payload[1, -1] |= 0x80
+    padded = Ballots(own.fingerprint, 3, own.bits, own.users, payload, own.overloaded)
+    parsed = parse_rows(wire_rows(padded), own.users, CPA, KEY)
+    assert parsed.refused == {"padding": 1}
+    assert parsed.rows.tolist() == [0, 2]

@@ -4,7 +4,7 @@ import hmac
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hushbit as hb
@@ -56,6 +56,7 @@ def test_wrong_runs_are_refused(run: object) -> None:
 
 
 @given(st.binary(max_size=32))
+@example(bytes(32))
 def test_user_keys_transport_their_run(run: bytes) -> None:
     key = hb.RoundKey(SECRET, 3, run).user(17)
     wire = key.to_bytes()
