@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 import hushbit as hb
+from hushbit.encoding import stage
 from hushbit.encoding.clip_and_rotate import cached_rotation, clip_l2
+from hushbit.lattice.quantizer import SoftAssignment
 
 KEY = hb.RoundKey(bytes(32), 3)
 GOOD = {"dim": 6, "epsilon_per_bit": 0.5, "radius": 1.0}
@@ -500,3 +502,23 @@ def test_the_variance_subtracts_the_power_of_the_points(rounding: str, options: 
     per_entry = mechanism.rounding_power / mechanism.block_size
     expected = (mechanism.stage_noise + per_entry - power) / 500
     assert estimate.variance.mean() == pytest.approx(expected, rel=1e-9)
+
+
+def test_without_flips_and_rounding_the_mean_is_exact() -> None:
+    """Users at the two points: the histogram shows that nothing is left of the noise."""
+    mechanism = hb.CPA(6, math.inf, 0.5, rounding="nearest")
+    updates = np.random.default_rng(4).choice([-0.5, 0.5], (40, 6))
+    tally = mechanism.tally(KEY)
+    tally.add_many(mechanism.encode_many(updates, KEY.users(range(40))))
+    estimate = mechanism.estimate(tally)
+    assert estimate.mean == pytest.approx(updates.mean(axis=0), abs=1e-12)
+    assert estimate.variance == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("coin", [0, 2**32 - 1])
+def test_points_of_weight_zero_are_never_drawn(coin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest and the largest coin, for points with all of the weight or none."""
+    index = np.array([[4, 5, 6]] * 3, dtype=np.int32)
+    monkeypatch.setattr(stage, "keystream", lambda *arguments: arguments[-1].fill(coin))
+    found = stage._draw(SoftAssignment(index, np.eye(3), 0), np.zeros(8, np.uint32))
+    assert found.tolist() == [4, 5, 6]

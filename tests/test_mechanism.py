@@ -167,3 +167,34 @@ def test_only_ballots_of_the_width_are_read(dim: int) -> None:
     for bits in (dim - 1, dim + 1):
         with pytest.raises(hb.RefusedBallot, match=f"has {bits} bits"):
             check_width(ballots, bits)
+
+
+def test_what_mechanisms_offer() -> None:
+    """Ballots in clear, histograms and votes, by mechanism."""
+    subset, rotated = hb.Subset(CPA, 2), hb.Rotated(CPA)
+    laplace, fedavg = baselines.Laplace(4, 0.5, 1.0), baselines.FedAvg(4)
+    offered = {
+        m.description["mechanism"]: (m.sends_updates, m.keeps_histogram, m.votes is not None)
+        for m in (CPA, subset, rotated, laplace, fedavg)
+    }
+    assert offered == {
+        "CPA": (False, True, True),
+        "Subset": (False, False, True),
+        "Rotated": (False, False, True),
+        "Laplace": (False, False, False),
+        "FedAvg": (True, False, False),
+    }
+    assert (CPA.votes.readable, CPA.votes.fair_bits, rotated.votes.fair_bits) == (True, 4, 4)
+    assert (subset.votes.readable, subset.votes.fair_bits) == (True, 2)
+    assert not hb.Subset(hb.CPA(4, 0.5, 1.0, preset="paper", rounding="nearest"), 2).votes.readable
+
+
+def test_payloads_need_one_row_for_each_key() -> None:
+    keys = KEY.users([1, 2])
+    for shape in ((1, 1), (3, 1), (2, 0)):
+        with pytest.raises(hb.InvalidInput, match="2 keys and 4 votes need a payload of shape"):
+            CPA.add_payload(CPA.empty_counters(True), np.zeros(shape, np.uint8), keys)
+
+
+def test_a_shown_stage_has_no_decoders() -> None:
+    assert "decoders" not in repr(CPA.stage_encoders[0])

@@ -53,7 +53,7 @@ def test_mixed_bits_equal_enumeration(delta: float) -> None:
     assert delta_by_enumeration(bits, Fraction(math.exp(epsilon * (1 - 1e-3)))) > delta
 
 
-@pytest.mark.parametrize("delta", [1e-6, 1e-3, 0.05])
+@pytest.mark.parametrize("delta", [1e-6, 1e-3, 0.05, 0.1])
 @pytest.mark.parametrize(
     "groups",
     [

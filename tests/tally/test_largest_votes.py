@@ -73,3 +73,9 @@ def test_dithers_come_close_to_their_bound(name: str) -> None:
     mechanism = ALL[name]
     largest = mechanism.largest_votes(mechanism.empty_counters(True))["dither"]
     assert 0.98 * largest < largest_seen(mechanism, True)["dither"].max() <= largest
+
+
+def test_the_largest_scalar_dither_is_half_a_step() -> None:
+    mechanism = hb.CPA(dim=3, epsilon_per_bit=0.5, radius=1.0, points=4, rounding="subtractive")
+    largest = mechanism.largest_votes(mechanism.empty_counters(True))["dither"]
+    assert 2**31 <= largest <= 2**31 + 3

@@ -386,3 +386,13 @@ def test_one_row_with_wrong_padding_is_refused_alone() -> None:
     parsed = parse_rows(wire_rows(padded), own.users, CPA, KEY)
     assert parsed.refused == {"padding": 1}
     assert parsed.rows.tolist() == [0, 2]
+
+
+def test_ballots_are_equal_if_their_bytes_are() -> None:
+    """`overloaded` and `run` are not part of the bytes."""
+    head = (FINGERPRINT, 3, 17, 56, bytes(7))
+    plain = hb.Ballot(*head)
+    assert (plain.overloaded, plain.mac, plain.run) == (0, None, None)
+    assert plain == hb.Ballot(*head, overloaded=5, run=b"run")
+    assert plain != hb.Ballot(*head, mac=bytes(16))
+    assert plain != hb.Ballot(FINGERPRINT, 3, 18, 56, bytes(7))

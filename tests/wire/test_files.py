@@ -178,3 +178,12 @@ def test_a_folder_is_closed_after_it_was_synchronized(tmp_path, monkeypatch):
     (handle,) = opened
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(handle)
+
+
+def test_a_secret_is_on_the_disk_before_it_is_used(tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(os, "fsync", lambda handle: sizes.append(os.fstat(handle).st_size))
+    secret = load_secret(tmp_path / "new" / "folder" / "secret")
+    assert sizes == [len(secret)] == [32]
+    assert load_secret(tmp_path / "new" / "folder" / "secret") == secret
+    assert load_secret(tmp_path / "new" / "folder" / "other") != secret

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hushbit as hb
-from hushbit.wire.keys import key_to_uint32
+from hushbit.wire.keys import MIN_KEYS_FOR_THREADS, key_to_uint32
 
 SECRET = bytes(range(32))
 
@@ -188,3 +188,11 @@ def test_key_id_depends_on_secret_and_round_only() -> None:
     key_ids = {hb.RoundKey(s, r).key_id for s in (SECRET, bytes(32)) for r in (1, 2)}
     assert len(key_ids) == 4
     assert hb.RoundKey(SECRET, 1).key_id == hb.RoundKey(SECRET, 1).key_id
+
+
+def test_keys_that_threads_derive_are_those_of_one_thread() -> None:
+    count = MIN_KEYS_FOR_THREADS + 3
+    many = hb.RoundKey(SECRET, 3).users(np.arange(count))
+    few = hb.RoundKey(SECRET, 3).users(np.arange(count)[::-1][:50])
+    assert (many.keys[::-1][:50] == few.keys).all()
+    assert many[0] == hb.RoundKey(SECRET, 3).user(0)
