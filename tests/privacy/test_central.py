@@ -497,3 +497,12 @@ def test_sampling_never_raises_a_divergence() -> None:
     assert (drawn.divergences(ORDERS) == known.divergences(ORDERS)).all()
     few = TallyRelease(sums, 20, 3, sampled=0.01).divergences(WHOLE_ORDERS)
     assert (few[:5] < 0.1 * known.divergences(WHOLE_ORDERS)[:5]).all()
+
+
+def test_orders_without_a_bound_make_only_larger_orders_infinite() -> None:
+    divergences = np.full(len(WHOLE_ORDERS), math.inf)
+    divergences[:3] = 0.1
+    with np.errstate(all="raise"):
+        found = _sampled_divergences(divergences, 0.1)
+    assert np.isfinite(found[:3]).all()
+    assert np.isinf(found[3:]).all()

@@ -290,7 +290,7 @@ def _sampled_divergences(divergences: Floats, share: float) -> Floats:
     powers = math.log(2) + orders * math.log(share) + (orders - 1) * divergences
     powers[0] = 2 * math.log(share) + first
     logs = np.array([[_log_choose(a, j) for j in orders] for a in orders])
-    terms = np.where(orders <= orders[:, None], logs + powers, -math.inf)
+    terms = logs + np.where(orders <= orders[:, None], powers, -math.inf)
     return np.asarray(np.logaddexp(0.0, np.logaddexp.reduce(terms, axis=1)) / (orders - 1))
 
 
