@@ -10,6 +10,7 @@ from hushbit.errors import InvalidInput
 from hushbit.lab.sim.datasets import DATASET_NAMES
 from hushbit.lab.sim.models import MODEL_NAMES, build_model
 from hushbit.lab.sim.optimizers import ConstantRate, Optimizer
+from hushbit.lab.sim.private_steps import private_clip
 from hushbit.lab.sim.server_steps import SERVER_STEPS
 from hushbit.lab.sim.settings import CHOICES, FIELDS, MECHANISMS, Settings, mechanism_name
 from hushbit.lab.sim.setup import (
@@ -193,7 +194,7 @@ def test_cpa_auto_stays_within_every_budget(parts):
 
 def test_cpa_under_a_budget_has_a_public_clip_unless_one_is_given():
     norm = simulated_update_norm(MODEL, LOCAL, 5, 0)
-    assert budgeted("cpa", PER_BIT).clip == pytest.approx(norm)
+    assert budgeted("cpa", PER_BIT).clip == pytest.approx(private_clip(norm))
     assert budgeted("cpa", PER_BIT, clip=0.25).clip == 0.25
     assert budgeted("cpa", PER_BIT, radius=0.125).inner.radius == 0.125
 

@@ -167,7 +167,9 @@ class Settings:
         "Server step: plain, filter, momentum, adam or yogi. Default: filter for cpa-auto, "
         "else plain.",
     )
-    server_rate: float = _option(1.0, "Server learning rate.")
+    server_rate: float | None = _option(
+        None, "Server learning rate. Default: 1; under a budget chosen from clip, noise and rounds."
+    )
     server_momentum: float | None = _option(None, "Momentum of the server step (momentum).")
     average_weights: bool = _option(False, "Evaluate the average of the models of all rounds.")
     attack: str = _choice("none", "Attack", ATTACK_CHOICES)
@@ -185,10 +187,11 @@ class Settings:
                 check_int(name, value, low)
             if names is not None:
                 check_choice(name, value, names)
-        for name in ("server_rate", "memory_mb", "alpha"):
+        for name in ("memory_mb", "alpha"):
             check_positive(name, getattr(self, name))
-        if self.rate is not None:
-            check_positive("rate", self.rate)
+        for name in ("rate", "server_rate"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
         mechanism_name(self.mechanism)
         for name, names in CHOICES.items():
             if getattr(self, name) is not None:
@@ -277,8 +280,13 @@ class Settings:
     def resolved(self) -> "Settings":
         """The same run, with defaults that depend on other options filled in."""
         rotate = self.rotate or (self.epsilon is not None and self.mechanism == "cpa")
+        server_rate = 1.0 if self.epsilon is None and not self.server_rate else self.server_rate
         return dataclasses.replace(
-            self, rate=self.local_rate, server=self.server_name, rotate=rotate
+            self,
+            rate=self.local_rate,
+            server=self.server_name,
+            server_rate=server_rate,
+            rotate=rotate,
         )
 
     def to_toml(self) -> str:

@@ -26,6 +26,7 @@ from hushbit.lab.sim.models import Model, build_model
 from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Parts
 from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, taking_part
+from hushbit.lab.sim.private_steps import noise_norm, private_clip, private_server_rate
 from hushbit.lab.sim.server_steps import ServerStep, server_step
 from hushbit.lab.sim.settings import FIELDS, PAPER_TRAINING, Settings, mechanism_name
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates
@@ -77,14 +78,18 @@ def simulated_update_norm(model: Model, local: LocalSettings, samples: int, seed
 
 
 def public_clip(settings: Settings, model: Model, local: LocalSettings) -> float:
-    """An l2 clip from public information: the median norm of simulated updates."""
-    return _simulated_norm(settings, model, local)
+    """An l2 clip from public information: the norm of simulated updates decides."""
+    return private_clip(_simulated_norm(settings, model, local))
 
 
 def _simulated_norm(settings: Settings, model: Model, local: LocalSettings) -> float:
+    return simulated_update_norm(model, local, samples_per_step(settings, local), settings.seed)
+
+
+def samples_per_step(settings: Settings, local: LocalSettings) -> int:
+    """The most samples of a user in one local step."""
     fewer = settings.partition == "per-user"
-    samples = min(local.batch_size, settings.samples_per_user) if fewer else local.batch_size
-    return simulated_update_norm(model, local, samples, settings.seed)
+    return min(local.batch_size, settings.samples_per_user) if fewer else local.batch_size
 
 
 RADIUS = 0.05
@@ -304,10 +309,11 @@ def run_identifier(settings: Settings) -> bytes:
     """The run under which ballots are stored: 16 bytes that depend on the settings alone.
 
     Settings at their default are left out, so that a new setting changes no stored run. The first
-    stored runs had the inputs and batches of the paper as defaults.
+    stored runs had the inputs and batches of the paper and a server rate of 1 as defaults.
     """
     chosen = dataclasses.asdict(settings.resolved())
-    defaults = {name: option.default for name, option in FIELDS.items()} | PAPER_TRAINING
+    defaults = {name: option.default for name, option in FIELDS.items()}
+    defaults |= PAPER_TRAINING | {"server_rate": 1.0}
     named = {name: value for name, value in chosen.items() if value != defaults[name]}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).digest()[:16]
 
@@ -348,10 +354,23 @@ def build_setup(
         model=model,
         mechanism=mechanism,
         local=local,
-        server=server_step(settings.server_name, settings.server_rate, settings.server_momentum),
+        server=server_step(
+            settings.server_name, _server_rate(settings, mechanism, local), settings.server_momentum
+        ),
         attackers=attackers,
         secret=simulation_secret(settings.seed),
     )
+
+
+def _server_rate(settings: Settings, mechanism: Mechanism, local: LocalSettings) -> float:
+    """The rate of the server step; under a budget with an l2 clip by default that of the rule."""
+    if settings.server_rate is not None:
+        return settings.server_rate
+    by_rule = settings.budget is not None and settings.server_name in ("plain", "filter")
+    if not by_rule or mechanism.clip is None:
+        return 1.0
+    noise, samples = noise_norm(mechanism, taking_part(settings)), samples_per_step(settings, local)
+    return private_server_rate(mechanism.clip, noise, settings.rounds, samples)
 
 
 def _check_state(optimizer: Optimizer, users: int, dim: int) -> None:
