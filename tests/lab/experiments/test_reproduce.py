@@ -124,7 +124,7 @@ def test_docs_are_the_same_every_time(instant, tmp_path):
 
 def test_experiments_are_selected_by_name_and_group():
     assert [one.name for one in select_experiments(["all"])] == list(EXPERIMENTS)
-    assert [one.name for one in select_experiments(["scale"])] == ["whole-message"]
+    assert [one.name for one in select_experiments(["scale"])] == ["whole-message", "central"]
     mnist = [one.name for one in select_experiments(["mnist"])]
     assert {"nested", "theorem1"} <= set(mnist)
     assert not {"resnet", "convergence-cnn2"} & set(mnist)

@@ -28,6 +28,7 @@ from hushbit.lab.sim.aggregate_sampler import can_sample_aggregate, sampled
 from hushbit.lab.sim.datasets import data_folder, load_dataset
 from hushbit.lab.sim.engines import WorkerPool
 from hushbit.lab.sim.metrics import MeanDenoiser, distortion
+from hushbit.lab.sim.privacy import budget_of, statement_of
 from hushbit.lab.sim.rounds import RoundResult, ballots, initial_state, run_rounds
 from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import Setup, build_setup
@@ -344,8 +345,20 @@ def _decibel(ratios: list[float], middle: Any, factor: int = 10) -> float | None
 
 
 def _privacy(setup: Setup) -> tuple[str, str, str]:
-    """Pure epsilon per bit (or entry), per message, and per run of a user in all rounds."""
+    """Pure epsilon per bit (or entry), per message, and per run of a user in all rounds.
+
+    Under a budget against the model, epsilon at its delta against both observers.
+    """
     guarantee, rounds = setup.mechanism.guarantee, setup.settings.rounds
+    if setup.settings.against == "model" and budget_of(setup.settings) is not None:
+        stated = statement_of(setup.settings, guarantee, rounds)
+        delta = f"at delta {stated.delta:g}"
+        return (
+            f"eps = {stated.epsilon_bit:.4g} against the server",
+            f"eps = {stated.epsilon_message_server:.4g} {delta} against the server",
+            f"eps = {stated.epsilon_run_model:.4g} against the model, "
+            f"{stated.epsilon_run_server:.4g} against the server, {delta}",
+        )
     if math.isinf(guarantee.epsilon_per_bit):
         return "none (eps = inf)", "none (eps = inf)", "none (eps = inf)"
     plural = "entries" if guarantee.unit == "entry" else f"{guarantee.unit}s"

@@ -15,6 +15,7 @@ from hushbit.errors import InvalidInput
 from hushbit.kernels.threads import get_threads, set_threads
 from hushbit.lab.experiments import (
     auto_accuracy,
+    central,
     nmse,
     paper_curves,
     paper_tables,
@@ -29,7 +30,16 @@ from hushbit.lab.sim.run import PACKAGES
 from hushbit.lab.sim.settings import Settings
 from hushbit.store.run_folder import software_versions
 
-_MODULES = (paper_curves, paper_tables, theorems, nmse, auto_accuracy, robustness, whole_message)
+_MODULES = (
+    paper_curves,
+    paper_tables,
+    theorems,
+    nmse,
+    auto_accuracy,
+    robustness,
+    whole_message,
+    central,
+)
 _BY_NAME = {one.name: one for module in _MODULES for one in module.EXPERIMENTS}
 EXPERIMENTS: dict[str, Experiment] = {name: _BY_NAME[name] for name in CATALOGUE["experiments"]}
 
