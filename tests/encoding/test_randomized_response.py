@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hushbit.encoding.randomized_response import HALF_RANGE, RANGE, RandomizedResponse
+from hushbit.encoding.stage import response_coins
 from hushbit.errors import InvalidInput
+from hushbit.kernels.encode import split_coins
 
 getcontext().prec = 60
 SWEEP = [float(e) for e in 10 ** np.linspace(-8, math.log10(40), 400)]
@@ -95,3 +97,10 @@ def test_epsilons_that_are_too_small_for_coins(epsilon: float) -> None:
     with pytest.raises(InvalidInput, match="at least 1e-9"):
         RandomizedResponse(epsilon)
     assert RandomizedResponse(1e-9).threshold_offset == 1
+
+
+@pytest.mark.parametrize("votes", [1, 2, 7, 100])
+def test_coins_of_one_bit_mechanisms_equal_those_of_two_points(votes: int) -> None:
+    """The definition of the kernel has signed coins around zero; these are counted from zero."""
+    coin = np.arange(8, dtype=np.uint32)
+    assert (response_coins(coin, votes) == split_coins(coin, votes) + 2**31).all()
