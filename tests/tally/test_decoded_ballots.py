@@ -66,6 +66,7 @@ MECHANISMS = {
     "nested": lambda dim: NestedCPA(dim, 0.5, 0.02, stages=(2, 4)),
     "E8": lambda dim: CPA(dim, 0.5, 0.02, lattice="E8", points=16),
     "subset": lambda dim: Subset(CPA(dim, 0.5, 0.02), 30),
+    "subset of pairs": lambda dim: Subset(CPA(dim, 0.5, 0.02, lattice="A2", points=7), 15),
 }
 
 
