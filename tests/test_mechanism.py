@@ -198,3 +198,18 @@ def test_payloads_need_one_row_for_each_key() -> None:
 
 def test_a_shown_stage_has_no_decoders() -> None:
     assert "decoders" not in repr(CPA.stage_encoders[0])
+
+
+def test_an_interrupted_tally_is_not_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    tally = CPA.tally(KEY)
+    tally.add(CPA.encode(np.zeros(4), KEY.user(1)))
+    ballot = CPA.encode(np.zeros(4), KEY.user(2))
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(hb.CPA, "add_payload", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tally.add(ballot)
+    with pytest.raises(hb.HushbitError, match="interrupted"):
+        CPA.estimate(tally)

@@ -212,3 +212,17 @@ def test_at_least_one_and_at_most_all_blocks_are_reported() -> None:
     for report in (0, 9, 2.0, True):
         with pytest.raises(hb.InvalidInput, match="report"):
             hb.Subset(inner, report)
+
+
+def test_one_ballot_adds_at_most_the_largest_sum() -> None:
+    mechanism = hb.Subset(hb.CPA(6, 1.0, 0.3, points=4), 6)
+    counters = mechanism.empty_counters(True)
+    largest = mechanism.largest_votes(counters)["sum"]
+    seen = set()
+    for user in range(30):
+        found = mechanism.empty_counters(True)
+        ballot = mechanism.encode([0.3] * 6, KEY.user(user))
+        payload = np.frombuffer(ballot.payload, np.uint8)[None]
+        mechanism.add_payload(found, payload, KEY.users([user]))
+        seen |= set(np.abs(found["sum"]).ravel().tolist())
+    assert max(seen) == largest

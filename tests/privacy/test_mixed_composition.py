@@ -164,6 +164,6 @@ def test_bad_groups_are_refused(groups: object) -> None:
 def test_more_bits_than_the_stated_limit_are_refused() -> None:
     assert MAX_BITS == 10**10
     assert epsilon_of_groups([(1e-9, MAX_BITS)], DELTA) > 0
-    for groups in ([(0.5, MAX_BITS + 1)], [(0.5, 1), (0.7, MAX_BITS + 1)]):
+    for groups in ([(0.5, MAX_BITS + 1)], [(0.5, MAX_BITS + 1), (1.0, 1)]):
         with pytest.raises(InvalidInput, match="bits"):
             epsilon_of_groups(groups, DELTA)

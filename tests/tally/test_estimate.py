@@ -268,3 +268,11 @@ def test_a_shown_estimate_has_no_histogram_or_noise() -> None:
     assert "unbiased=True" in shown
     assert "histograms" not in shown
     assert "noise" not in shown
+
+
+@pytest.mark.parametrize("lattice", ["Z", "A2"])
+def test_a_subtracted_dither_adds_its_power_to_the_noise(lattice: str) -> None:
+    mechanism = hb.CPA(4, 0.5, 1.0, points=7, lattice=lattice, rounding="subtractive")
+    estimate = mechanism.estimate(counted(mechanism, np.zeros((5, 4))))
+    per_entry = mechanism.quantizer.points.lattice.second_moment / mechanism.block_size
+    assert estimate.noise == pytest.approx((mechanism.stage_noise + per_entry) / 5)
