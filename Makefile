@@ -7,7 +7,7 @@ CODE := src tests benchmarks examples tools .ci
 .PHONY: help venv test test-slow test-flower lint demo bench coverage wheel docs reproduce clean
 
 help:
-	@echo "make demo         set up, then train 1 000 users with one private bit per weight"
+	@echo "make demo         set up, then train 1 000 users within a privacy budget; writes ./demo"
 	@echo "make test         set up, then lint, type-check and test"
 	@echo "make test-slow    the long tests"
 	@echo "make test-flower  Flower and Ray with real processes on loopback"

@@ -1,28 +1,42 @@
-"""hushbit demo prints a table and the plot file on the last line."""
+"""hushbit demo: three mechanisms at one budget, and the plot file on the last line."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from hushbit.errors import HushbitError
-from hushbit.lab.cli import compare
 
 
 @pytest.fixture
-def _offline(monkeypatch):
+def _offline(monkeypatch, tmp_path):
     def fail(*_, **__):
         raise HushbitError("no network")
 
+    training = import_module("hushbit.lab.cli.demo").TRAINING
     monkeypatch.setattr("hushbit.lab.sim.datasets.fetch_dataset", fail)
-    monkeypatch.setitem(compare.DIGITS, "rounds", 2)
+    monkeypatch.setitem(training, "rounds", 2)
+    monkeypatch.setitem(training, "users", 100)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("_offline")
-def test_demo_uses_digits_when_mnist_is_unavailable(hushbit, tmp_path):
-    answer = hushbit("demo", "--folder", tmp_path / "demo")
+def test_demo_compares_three_mechanisms_and_writes_into_a_new_folder(hushbit):
+    Path("demo").mkdir()
+    answer = hushbit("demo")
     assert answer.code == 0
-    last = answer.out.splitlines()[-1]
-    assert last == f"plot: {tmp_path / 'demo' / 'compare.png'}"
-    assert Path(last.removeprefix("plot: ")).read_bytes().startswith(b"\x89PNG")
+    *_, conclusion, last = answer.out.splitlines()
+    assert last == f"plot: {Path('demo-2', 'compare.png')}"
+    assert Path("demo-2", "compare.png").read_bytes().startswith(b"\x89PNG")
+    names = {path.name for path in Path("demo-2").iterdir() if path.is_dir()}
+    assert names == {"fedavg", "gaussian", "cpa"}
+    assert "100 users trained a model" in conclusion
     assert "embedded digits" in answer.err
-    assert "1,000 users" in answer.out
+
+
+@pytest.mark.usefixtures("_offline")
+def test_the_budget_of_the_demo_is_4_per_run_against_the_model(hushbit):
+    answer = hushbit("demo", "--folder", "elsewhere")
+    assert answer.code == 0
+    assert "epsilon 4 for the whole run" in answer.out
+    assert answer.out.splitlines()[-1] == f"plot: {Path('elsewhere', 'compare.png')}"

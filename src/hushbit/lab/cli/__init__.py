@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 # The module that defines a command under its own name, and the help in the list.
 COMMANDS = {
-    "demo": ("compare", "Train with one private bit per weight, compared with FedAvg."),
+    "demo": ("demo", "Train 1 000 users within a privacy budget, compared with FedAvg."),
     "run": ("run", "Train a model across users with one mechanism."),
     "compare": ("compare", "Run several mechanisms on the same users and seed."),
     "reproduce": ("reproduce", "Reproduce the tables and figures of the paper."),

@@ -1,20 +1,17 @@
-"""The `compare` and `demo` commands: several mechanisms on the same users, with table and plot."""
+"""The `compare` command: several mechanisms on the same users, with table and plot."""
 
 import math
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hushbit.errors import HushbitError, InvalidInput
+from hushbit.errors import InvalidInput
 from hushbit.lab.cli.options import ConfigFile, DataFolder, options_from, with_settings
 from hushbit.lab.cli.output import (
-    DownloadProgress,
     Interrupted,
     RoundProgress,
-    err,
     need_lab,
     print_details,
     print_simulation_note,
@@ -37,17 +34,6 @@ COLUMNS: tuple[Column, ...] = (
     ("seconds", "time", lambda v: f"{v:.1f} s"),
 )
 """The columns before those of epsilon."""
-
-USERS = 1000
-DIGITS = {"dataset": "digits", "samples_per_user": 1, "rounds": 40, "rate": 0.3, "radius": 0.05}
-MNIST = {
-    "dataset": "mnist",
-    "samples_per_user": 5,
-    "rounds": 60,
-    "rate": 0.03,
-    "radius": 0.01,
-    "rotate": True,
-}
 
 
 @with_settings(leave_out=("mechanism",))
@@ -182,38 +168,3 @@ def _cell(result: "RunSummary", key: str, show: Callable[[Any], str]) -> str:
     # Only the figure against the server is proved, which holds against every other observer too.
     same = key == "epsilon_run_model" and math.isfinite(result["epsilon_run_server"])
     return "as server" if same else "inf"
-
-
-def demo(
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the runs and the plot; default: a new temporary folder."),
-    ] = None,
-) -> None:
-    """Train across 1 000 users with one private bit per weight, compared with FedAvg."""
-    need_lab()
-    if folder is None:
-        folder = Path(tempfile.mkdtemp(prefix="hushbit-demo-"))
-    named = {**_demo_data(), "users": USERS, "epsilon_per_bit": 0.5, "seed": 1}
-    results = run_all(["fedavg", "cpa"], named, None, None, folder)
-    print_table(results)
-    print_statements(results[1:])
-    share = results[1]["bytes_up"] / results[0]["bytes_up"]
-    console.print(
-        f"With cpa, {USERS:,} users sent {share:.1%} of the bytes of fedavg. The local-DP epsilon "
-        "is 0.5 per bit; the table also states it per message and per run."
-    )
-    console.print(f"plot: {draw_plot(results, folder)}")
-
-
-def _demo_data() -> dict[str, object]:
-    """The options for MNIST if it is present or can be fetched, else for the embedded digits."""
-    from hushbit.lab.sim.datasets import fetch_dataset
-
-    try:
-        with DownloadProgress("fetching MNIST") as progress:
-            fetch_dataset("mnist", progress=progress)
-    except HushbitError:
-        err.print("MNIST is not available: using the embedded digits instead.")
-        return dict(DIGITS)
-    return dict(MNIST)
