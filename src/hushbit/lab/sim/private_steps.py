@@ -46,7 +46,7 @@ def private_server_rate(clip: float, noise: float, rounds: int, samples: int) ->
     The sampling error of a user's gradient falls with sqrt(samples), so the mean of updates that
     are scaled to the clip grows with it, and the rate has to fall.
 
-    The two constants were chosen on development seeds (`docs/signal.md`).
+    The two constants were chosen on development seeds (`docs/private-training.md`).
     """
     stable = STABLE_STEP / (clip * math.sqrt(samples))
     return min(stable, DISTANCE / math.sqrt(rounds * (clip**2 + noise**2)))
