@@ -38,7 +38,7 @@ def poison_data(federation: Federation, attackers: Flags, attack: str, classes: 
         images = images.copy()
         images[rows[::2]] = with_trigger(images[rows[::2]])
         labels[rows[::2]] = TARGET
-    return Federation(images, labels, federation.members, federation.starts)
+    return Federation(federation.members, federation.starts, images, labels)
 
 
 def _samples(federation: Federation, users: Flags) -> Ints:

@@ -117,34 +117,24 @@ class EqualOffsets:
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
-    """A data set and its partition: user u holds the rows members[starts[u]:starts[u + 1]].
+class UserRows:
+    """Which rows of the data each user holds: user u holds members[starts[u]:starts[u + 1]]."""
 
-    Images are one shared uint8 array; users may hold different numbers of rows.
-    """
-
-    images: NDArray[np.uint8]
-    labels: Indices
     members: IndexTable
     starts: IndexTable | EqualOffsets
 
     @classmethod
-    def of(cls, images: NDArray[np.uint8], labels: NDArray[Any], parts: Parts) -> "Federation":
-        """Combine images (samples, channels, height, width), labels and the rows of each user."""
-        if images.dtype != np.uint8 or images.ndim != 4 or len(images) != len(labels):
-            raise InvalidInput(
-                "images must be uint8 of shape (samples, channels, height, width) with one label "
-                f"each; got {images.dtype} of shape {images.shape} and {len(labels)} labels"
-            )
+    def from_parts(cls, parts: Parts, count: int) -> "UserRows":
+        """The rows of each user, which must lie in 0..count-1."""
         starts: IndexTable | EqualOffsets
         if isinstance(parts, np.ndarray):
             members, starts = parts.reshape(-1), EqualOffsets(*parts.shape)
         else:
             members = np.concatenate(parts)
             starts = narrow_dtype(np.cumsum([0, *(len(part) for part in parts)]))
-        if members.size and not 0 <= members.min() <= members.max() < len(labels):
-            raise InvalidInput(f"rows of users must lie in 0..{len(labels) - 1}")
-        return cls(images, labels.astype(np.int64), narrow_dtype(members), starts)
+        if members.size and not 0 <= members.min() <= members.max() < count:
+            raise InvalidInput(f"rows of users must lie in 0..{count - 1}")
+        return UserRows(narrow_dtype(members), starts)
 
     @property
     def users(self) -> int:
@@ -166,6 +156,25 @@ class Federation:
     def samples_of(self, user: int) -> Indices:
         """Row numbers of one user's samples."""
         return self.members[self.starts[user] : self.starts[user + 1]].astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Federation(UserRows):
+    """A data set of images and its partition: one shared uint8 array, and the rows of each user."""
+
+    images: NDArray[np.uint8]
+    labels: Indices
+
+    @classmethod
+    def of(cls, images: NDArray[np.uint8], labels: NDArray[Any], parts: Parts) -> "Federation":
+        """Combine images (samples, channels, height, width), labels and the rows of each user."""
+        if images.dtype != np.uint8 or images.ndim != 4 or len(images) != len(labels):
+            raise InvalidInput(
+                "images must be uint8 of shape (samples, channels, height, width) with one label "
+                f"each; got {images.dtype} of shape {images.shape} and {len(labels)} labels"
+            )
+        rows = cls.from_parts(parts, len(labels))
+        return cls(rows.members, rows.starts, images, labels.astype(np.int64))
 
 
 def _check_count(labels: NDArray[Any], users: int) -> int:

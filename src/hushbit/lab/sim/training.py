@@ -28,7 +28,7 @@ from hushbit.errors import InvalidInput, NotFinite
 from hushbit.lab.sim import fast_steps
 from hushbit.lab.sim.models import Masks, Model, Tensors, flat_tensor
 from hushbit.lab.sim.optimizers import LocalState, Optimizer, Rate
-from hushbit.lab.sim.partition import Federation, Indices
+from hushbit.lab.sim.partition import Federation, Indices, UserRows
 
 Floats = NDArray[np.float32]
 Seeds = NDArray[np.uint64]
@@ -169,7 +169,7 @@ def batch_seeds(seed: int, round_number: int, users: Indices) -> Seeds:
     return _splitmix64(per_round + users.astype(np.uint64) * _GOLDEN)
 
 
-def draw_batch(federation: Federation, users: Indices, seeds: Seeds, step: int, size: int) -> Batch:
+def draw_batch(federation: UserRows, users: Indices, seeds: Seeds, step: int, size: int) -> Batch:
     """Choose the samples of one local step for several users at once."""
     begins = federation.starts[users].astype(np.int64)
     counts = federation.starts[users + 1] - begins
@@ -343,7 +343,7 @@ def _chunk(
         and fast_steps.weights_stay_finite(job.start, job.rate(0))
         and np.isfinite(chunk.losses).all()
     ):
-        _check_finite(chunk, job.round_number)
+        check_finite(chunk, job.round_number)
     return chunk
 
 
@@ -396,7 +396,8 @@ def _general_tile(
         kept[:] = own[name][:length].numpy()
 
 
-def _check_finite(chunk: LocalChunk, round_number: int) -> None:
+def check_finite(chunk: LocalChunk, round_number: int) -> None:
+    """Raise `TrainingDiverged` if an update or a loss is not finite."""
     # A sum is finite only if all its terms are; if it is not, the rows are checked one by one.
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(chunk.updates.sum())

@@ -1,0 +1,224 @@
+"""`Task`: what is learned, by whom, and how it is measured, for any `torch.nn.Module`.
+
+task = Task(model=MyLSTM(), loss=F.cross_entropy, clients=[(x0, y0), (x1, y1)], test=(tx, ty))
+"""
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hushbit.errors import InvalidInput
+from hushbit.lab.sim.client_data import Batch, Prepare, Samples, read_clients, read_samples
+from hushbit.lab.sim.models import TensorSlot, flat_tensor
+from hushbit.lab.sim.module_training import Loss, ModuleJob, TrainedModule, choose_way, seeded
+from hushbit.lab.sim.partition import Indices
+from hushbit.lab.sim.shared_weights import FastLayers
+from hushbit.lab.sim.training import EVALUATION_BATCH, Floats, LocalChunk, LocalSettings
+
+Metric = Callable[[Any, Tensor], Any]
+
+
+class Task:
+    """A model, its loss, the data of clients, and a test set.
+
+    model    a module, whose weights are the initial ones; or a function that returns a module,
+             called with torch's generator set to the seed of the run
+    loss     function of outputs and targets of a batch that returns their mean loss
+    clients  pairs (x, y), one for each user; or an object with `load_partition`, such as a
+             FederatedDataset of flwr-datasets; or, with `data`, the row numbers of each user
+    test     a pair (x, y) on which models are evaluated; it is not private
+    data     a pair (x, y) that clients name rows of
+    metrics  functions of outputs and targets of the whole test set; by default the accuracy, if
+             targets are classes
+    frozen   patterns of names of tensors that are neither trained nor sent, as "*running_mean"
+    prepare  function that turns a client, the test set and `data` into a pair (x, y)
+    name     name of the task in records; by default the class of the model
+
+    Inputs x are an array, or a tuple or a dict of arrays for models with several arguments.
+    Parameters that are trained and floating-point buffers are sent; parameters without
+    `requires_grad` and integer buffers keep their value.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Callable[[], nn.Module],
+        loss: Loss,
+        clients: Any,
+        test: Any,
+        *,
+        data: Any = None,
+        metrics: Mapping[str, Metric] | None = None,
+        frozen: Sequence[str] = (),
+        prepare: Prepare | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.samples, self.rows = read_clients(clients, data, prepare)
+        self.test = read_samples(test, prepare, "test")
+        if self.test.names != self.samples.names:
+            raise InvalidInput("test must have the same inputs as the clients")
+        self.model, self.loss = model, loss
+        module = self._module(0)
+        self.name = name or type(module).__name__
+        self.metrics = dict(metrics or {})
+        self.trained = TrainedModule(module, loss, self.samples.names, frozen)
+        self.way = choose_way(self.trained, self.test)
+        self._accuracy = metrics is None and self._predicts_classes()
+
+    def __repr__(self) -> str:
+        return (
+            f"Task({self.name}: {self.dim} weights, {self.users} clients, {len(self.samples)} "
+            f"samples, {len(self.test)} for the test)"
+        )
+
+    def _module(self, seed: int) -> nn.Module:
+        """The module with its initial weights."""
+        if isinstance(self.model, nn.Module):
+            return self.model
+        with seeded(seed):
+            made = self.model()
+        if not isinstance(made, nn.Module):
+            raise InvalidInput(
+                "model must be a torch.nn.Module, or a function that returns one; got "
+                f"{type(made).__name__}"
+            )
+        return made
+
+    @property
+    def dim(self) -> int:
+        """Number of entries that a user sends."""
+        return self.trained.dim
+
+    @property
+    def slots(self) -> tuple[TensorSlot, ...]:
+        """The position of each tensor in the flat vector."""
+        return self.trained.slots
+
+    @property
+    def users(self) -> int:
+        """Number of users."""
+        return self.rows.users
+
+    @property
+    def counts(self) -> Indices:
+        """Number of samples of each user."""
+        return self.rows.counts
+
+    def init(self, seed: int) -> Floats:
+        """The initial weights as a flat vector."""
+        return self.trained.flat(self._module(seed))
+
+    def local_updates(
+        self,
+        params: Floats,
+        users: Indices,
+        settings: LocalSettings,
+        *,
+        round_number: int,
+        seed: int,
+        state: Mapping[str, Floats] | None = None,
+    ) -> Iterator[LocalChunk]:
+        """Train users from the same params; yield their updates in chunks of ascending users."""
+        job = ModuleJob(
+            self.trained,
+            self.way,
+            flat_tensor(params),
+            self.samples,
+            self.rows,
+            settings,
+            round_number,
+        )
+        return job.chunks(users, seed, state or {})
+
+    def corrected(self, params: Floats) -> Floats:
+        """The weights after a server step, with running variances of at least zero."""
+        return self.trained.corrected(params)
+
+    def evaluate(self, params: Floats) -> dict[str, float]:
+        """The loss on the test set, the accuracy if targets are classes, and own metrics."""
+        return self._scores(params, self.test)
+
+    def _scores(self, params: Floats, samples: Samples) -> dict[str, float]:
+        loss, correct, kept = 0.0, 0, []
+        for batch, outputs in self._outputs(params, samples):
+            targets = batch.targets
+            loss += float(self.trained.loss_of(outputs, targets)) * len(targets)
+            if self._accuracy:
+                correct += int((outputs.argmax(dim=1) == targets).sum())
+            if self.metrics:
+                kept.append(outputs)
+        scores = {"loss": loss / len(samples)}
+        if self._accuracy:
+            scores["accuracy"] = correct / samples.targets.size
+        if self.metrics:
+            whole, targets = torch.cat(kept), torch.from_numpy(samples.targets)
+            scores |= {name: float(one(whole, targets)) for name, one in self.metrics.items()}
+        return scores
+
+    def _outputs(self, params: Floats, samples: Samples) -> Iterator[tuple[Batch, Any]]:
+        """The outputs for all samples, batch by batch."""
+        trained = self.trained
+        trained.load(flat_tensor(params), trained.fixed)
+        trained.module.eval()
+        try:
+            with torch.inference_mode(), FastLayers():
+                for begin in range(0, len(samples), EVALUATION_BATCH):
+                    batch = samples.batch(slice(begin, begin + EVALUATION_BATCH))
+                    yield batch, trained.call(batch.inputs)
+        finally:
+            trained.module.train()
+
+    def _predicts_classes(self) -> bool:
+        """Whether targets are integers and outputs have one more dimension, the classes."""
+        targets = self.test.targets
+        if targets.dtype.kind not in "iu":
+            return False
+        first = Samples(tuple(one[:1] for one in self.test.inputs), targets[:1], self.test.names)
+        ((batch, outputs),) = self._outputs(self.init(0), first)
+        shape = tuple(batch.targets.shape)
+        return isinstance(outputs, Tensor) and outputs.shape[:1] + outputs.shape[2:] == shape
+
+    def describe(self) -> dict[str, Any]:
+        """What the run record says about the task."""
+        return {
+            "task": self.name,
+            "dim": self.dim,
+            "users": self.users,
+            "samples": len(self.samples),
+            "test_samples": len(self.test),
+            "metrics": ["loss", *(["accuracy"] if self._accuracy else []), *self.metrics],
+            "training": self.way.describe(),
+            "sha256": self.digest.hex(),
+        }
+
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the data and of the tensors that do not travel; identifies the task.
+
+        Initial weights are not part of it: a checkpoint holds its own.
+        """
+        made = hashlib.sha256()
+        for slot in self.slots:
+            made.update(f"{slot.name} {slot.shape}".encode())
+        arrays = [tensor.numpy() for tensor in self.trained.fixed.values()]
+        for part in (self.samples, self.test):
+            arrays += [*part.inputs, part.targets]
+        for array in (*arrays, self.rows.members, self.counts):
+            made.update(f"{array.dtype.str} {array.shape}".encode())
+            made.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
+        return made.digest()
+
+    def module(self, params: Floats) -> nn.Module:
+        """A copy of the model with these weights."""
+        made = copy.deepcopy(self.trained.module)
+        self.trained.load(flat_tensor(params), self.trained.fixed, made)
+        return made.eval()
+
+    def state_dict(self, params: Floats) -> dict[str, Tensor]:
+        """The state of the model with these weights, loadable by `load_state_dict`."""
+        return dict(self.module(params).state_dict())
