@@ -55,7 +55,7 @@ def worker(users: int, samples: int, memory_mb: float) -> None:
                 "peak_mb": peak,
                 "seconds": time.perf_counter() - begun,
                 "users": users,
-                "dim": setup.model.dim,
+                "dim": setup.task.model.dim,
                 "limit_mb": LIMIT_MB,
             }
         )

@@ -67,7 +67,7 @@ def main() -> None:
                 "cpu": min(cpu),
                 "cpu_median": float(np.median(cpu)),
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-                "dim": setup.model.dim,
+                "dim": setup.task.model.dim,
                 "torch": torch.__version__,
             }
         )

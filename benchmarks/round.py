@@ -75,7 +75,7 @@ def our_round(setup: lab.Setup, state: RunState) -> dict[str, float]:
     spent = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     return (
         spent
-        | our_aggregation(setup.mechanism, key, setup.federation.users)
+        | our_aggregation(setup.mechanism, key, setup.task.federation.users)
         | {
             "vote_wall": sum(made.seconds[phase] for phase in VOTE),
             "vote_cpu": sum(made.cpu_seconds[phase] for phase in VOTE),
@@ -134,7 +134,7 @@ def measure(users: int, repeats: int, points: int, data: str | None) -> dict[str
     """Time both rounds in turns."""
     setup, source = prepare(users, data)
     state = initial_state(setup)
-    theirs = published_round.users_of(setup.federation, RATE, BATCH)
+    theirs = published_round.users_of(setup.task.federation, RATE, BATCH)
     weights = {k: v.clone() for k, v in theirs[0].model.state_dict().items()}
     our_round(setup, state)  # compiles kernels
     codebook = torch.linspace(-RADIUS, RADIUS, points)
@@ -149,7 +149,7 @@ def measure(users: int, repeats: int, points: int, data: str | None) -> dict[str
         "users": users,
         "points": points,
         "data": source,
-        "dim": setup.model.dim,
+        "dim": setup.task.model.dim,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,

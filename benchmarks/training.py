@@ -114,7 +114,7 @@ def job_of(case: Case) -> Callable[[], None]:
     parts = np.arange(samples).reshape(case.users, -1)
     federation = Federation.of(images, labels, parts)
     settings = training.LocalSettings(ConstantRate(0.03), optimizer=case.optimizer)
-    state = training.fresh_state(model, federation, settings)
+    state = training.fresh_state(model.dim, federation.users, settings)
 
     def run() -> None:
         for _ in training.local_updates(

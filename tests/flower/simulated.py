@@ -43,7 +43,7 @@ def set_up(users: int, rounds: int, coins: bool) -> Setup:
 
 
 def as_model(setup: Setup, params: np.ndarray) -> dict[str, np.ndarray]:
-    return {s.name: params[s.start : s.stop].reshape(s.shape) for s in setup.model.shapes}
+    return {s.name: params[s.start : s.stop].reshape(s.shape) for s in setup.task.model.shapes}
 
 
 def as_vector(arrays: ArrayRecord) -> np.ndarray:
@@ -82,9 +82,9 @@ def client(folder: Path, users: int, rounds: int, coins: bool) -> ClientApp:
         before = as_vector(message.content["arrays"])
         chunk = next(
             local_updates(
-                setup.model,
+                setup.task.model,
                 before,
-                setup.federation,
+                setup.task.federation,
                 np.array([int(context.node_config["partition-id"])]),
                 setup.local,
                 round_number=int(message.content["config"]["server-round"]) - 1,
@@ -115,7 +115,7 @@ def server(folder: Path, users: int, rounds: int, coins: bool) -> ServerApp:
             folder=folder / "run",
             users=users_by_partition(grid, users, seconds=300),
         )
-        first = array_record(as_model(setup, setup.model.init(setup.settings.seed)))
+        first = array_record(as_model(setup, setup.task.model.init(setup.settings.seed)))
         strategy.start(grid, first, num_rounds=rounds, evaluate_fn=keep)
 
     return app

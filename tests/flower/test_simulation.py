@@ -69,9 +69,9 @@ def test_the_error_of_a_simulation_has_the_predicted_variance(tmp_path: Path) ->
     errors, predicted = 0.0, 0.0
     for number in range(ROUNDS):
         chunks = local_updates(
-            setup.model,
+            setup.task.model,
             models[number],
-            setup.federation,
+            setup.task.federation,
             np.arange(USERS),
             setup.local,
             round_number=number,

@@ -1,17 +1,19 @@
 """The lab: tasks, simulations, experiments, figures and reports."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hushbit.lab.sim.task import Task
+    from hushbit.lab.task_run import run
 
-__all__ = ["Task"]
+__all__ = ["Task", "run"]
+
+_PLACES = {"Task": "hushbit.lab.sim.task", "run": "hushbit.lab.task_run"}
 
 
 def __getattr__(name: str) -> Any:
     """Import public names on first use: they need torch, which most commands do without."""
-    if name == "Task":
-        from hushbit.lab.sim.task import Task
-
-        return Task
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

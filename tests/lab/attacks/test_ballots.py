@@ -11,6 +11,7 @@ from hushbit.lab.attacks.ballots import (
     choose_attackers,
     random_payload,
 )
+from hushbit.lab.sim.image_task import task_without_data
 from hushbit.lab.sim.models import build_model
 from hushbit.lab.sim.optimizers import ConstantRate
 from hushbit.lab.sim.settings import Settings
@@ -24,6 +25,7 @@ from hushbit.wrappers import NormVote, Rotated, Subset
 MODEL = build_model("linear", (1, 3, 3), 7)
 LOCAL = LocalSettings(ConstantRate(0.1))
 DIM = MODEL.dim
+TASK = task_without_data(MODEL)
 KEY = RoundKey(bytes(32), 4)
 USERS = np.arange(6)
 ATTACKERS = np.array([False, True, False, True, True, False])
@@ -36,7 +38,7 @@ def mechanisms():
         step = {"signsgd": {"sign_step": 0.1}, "gaussian": gaussian}.get(name, {})
         for rotate in (False, True) if "rotate" in takes else (False,):
             settings = Settings(mechanism=name, rotate=rotate, **private, **step)
-            yield f"{name}{' rotated' if rotate else ''}", build_mechanism(settings, MODEL, LOCAL)
+            yield f"{name}{' rotated' if rotate else ''}", build_mechanism(settings, TASK, LOCAL)
     yield "nested 2,4,2", NestedCPA(DIM, 1.0, 0.1, stages=(2, 4, 2))
     yield "E8", CPA(DIM, 1.0, 0.1, lattice="E8", points=16)
     yield "subset", Subset(CPA(DIM, 1.0, 0.1), 5)

@@ -97,10 +97,10 @@ def test_limits_are_those_of_the_trade_off_curve(epsilon: float, delta: float) -
 def test_the_canary_replaces_the_data_of_the_target_only() -> None:
     ordinary = build_setup(SMALL)
     changed = with_canary(ordinary)
-    rows = ordinary.federation.samples_of(TARGET)
-    others = np.setdiff1d(np.arange(len(ordinary.federation.labels)), rows)
-    assert set(np.unique(changed.federation.images[rows])) == {0, 255}
-    before, after = ordinary.federation, changed.federation
+    rows = ordinary.task.federation.samples_of(TARGET)
+    others = np.setdiff1d(np.arange(len(ordinary.task.federation.labels)), rows)
+    assert set(np.unique(changed.task.federation.images[rows])) == {0, 255}
+    before, after = ordinary.task.federation, changed.task.federation
     assert np.array_equal(before.images[others], after.images[others])
     assert np.array_equal(before.labels[others], after.labels[others])
     assert not np.array_equal(before.images[rows], after.images[rows])

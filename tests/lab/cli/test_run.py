@@ -180,6 +180,7 @@ def test_a_run_folder_repeats_the_run(hushbit, tmp_path):
         CHECKPOINT,
         "summary.json",
         "metrics.parquet",
+        "model.safetensors",
     }
     assert {path.name for path in one.iterdir()} == names
 
@@ -223,7 +224,7 @@ def test_an_interrupted_run_without_a_folder_stores_nothing(hushbit, monkeypatch
     def stop(*_):
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr("hushbit.lab.sim.rounds.evaluate", stop)
+    monkeypatch.setattr("hushbit.lab.sim.image_task.evaluate", stop)
     answer = hushbit("run", *SMALL)
     assert (answer.code, answer.lines) == (130, ["hushbit: interrupted; nothing was stored"])
 

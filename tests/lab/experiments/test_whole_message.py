@@ -101,33 +101,40 @@ def tuning_setup(users: int) -> Setup:
 
 def test_without_noise_the_simulation_follows_the_clipped_mean() -> None:
     setup = tuning_setup(50)
-    limits = Noiseless(limits_of(CLIPPED, setup.model.dim, 0.3).mechanism, 0.05, 0.01)
+    task = setup.task
+    limits = Noiseless(limits_of(CLIPPED, task.model.dim, 0.3).mechanism, 0.05, 0.01)
     found = simulated_accuracy(setup, limits, 0.3, 0.5)
-    params, state = setup.model.init(0), MomentumStep(1.0, 0.5).start(setup.model.dim)
+    params, state = task.model.init(0), MomentumStep(1.0, 0.5).start(task.model.dim)
     for number in range(3):
         local = LocalSettings(ConstantRate(0.3))
         (chunk,) = local_updates(
-            setup.model, params, setup.federation, np.arange(50), local, round_number=number, seed=0
+            task.model,
+            params,
+            task.federation,
+            np.arange(50),
+            local,
+            round_number=number,
+            seed=0,
         )
         short = chunk.updates * np.minimum(1, 0.05 / np.linalg.norm(chunk.updates, axis=1))[:, None]
         mean = np.clip(short, -0.01, 0.01).mean(axis=0, dtype=np.float64)
         params, state = MomentumStep(1.0, 0.5).step(params, mean, state)
-    held = setup.validation
-    wanted = evaluate(setup.model, params, setup.data.train_x[held], setup.data.train_y[held])
+    held = task.validation
+    wanted = evaluate(task.model, params, task.data.train_x[held], task.data.train_y[held])
     assert found == pytest.approx(wanted.accuracy, abs=1 / 300)
 
 
 def test_noise_of_few_users_lowers_accuracy_and_the_best_choice_is_taken() -> None:
     many, few = tuning_setup(100_000), tuning_setup(20)
-    limits = limits_of(CLIPPED, many.model.dim, 0.3)
+    limits = limits_of(CLIPPED, many.task.dim, 0.3)
     assert (
         simulated_accuracy(many, limits, 0.3, 0.5) > simulated_accuracy(few, limits, 0.3, 0.5) + 0.1
     )
-    chosen = best_choice(many, lambda rate: limits_of(CLIPPED, many.model.dim, rate))
+    chosen = best_choice(many, lambda rate: limits_of(CLIPPED, many.task.dim, rate))
     assert chosen.accuracy >= simulated_accuracy(
-        many, limits_of(CLIPPED, many.model.dim, 0.05), 0.05, 0.0
+        many, limits_of(CLIPPED, many.task.dim, 0.05), 0.05, 0.0
     )
     again = simulated_accuracy(
-        many, limits_of(CLIPPED, many.model.dim, chosen.rate), chosen.rate, chosen.momentum
+        many, limits_of(CLIPPED, many.task.dim, chosen.rate), chosen.rate, chosen.momentum
     )
     assert again == chosen.accuracy

@@ -8,7 +8,7 @@ from hushbit import baselines
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import InvalidInput
 from hushbit.lab.sim.datasets import DATASET_NAMES
-from hushbit.lab.sim.models import MODEL_NAMES, build_model
+from hushbit.lab.sim.models import MODEL_NAMES
 from hushbit.lab.sim.optimizers import ConstantRate, Optimizer
 from hushbit.lab.sim.private_steps import private_clip
 from hushbit.lab.sim.server_steps import SERVER_STEPS
@@ -17,14 +17,14 @@ from hushbit.lab.sim.setup import (
     ACCEPTED_OPTIONS,
     OPTIONS,
     build_mechanism,
+    build_setup,
     parse_ints,
-    simulated_update_norm,
 )
 from hushbit.lab.sim.training import LocalSettings
 from hushbit.tuning.auto import AutoCPA
 from hushbit.wrappers import Rotated
 
-MODEL = build_model("linear", (1, 8, 8), 10)
+TASK = build_setup(Settings(mechanism="fedavg")).task
 LOCAL = LocalSettings(ConstantRate(0.1))
 NEEDED = {
     "signsgd": {"sign_step": 0.01},
@@ -57,7 +57,7 @@ def built(name, **options):
         else {}
     )
     needed = NEEDED.get(mechanism_name(name), {})
-    return build_mechanism(Settings(mechanism=name, **private | needed | options), MODEL, LOCAL)
+    return build_mechanism(Settings(mechanism=name, **private | needed | options), TASK, LOCAL)
 
 
 def test_each_name_gives_its_own_mechanism():
@@ -74,7 +74,7 @@ def test_each_name_gives_its_own_mechanism():
     }
     for name in ACCEPTED_OPTIONS:
         made = built(name)
-        assert made.dim == MODEL.dim
+        assert made.dim == TASK.dim
         assert isinstance(made, kinds.get(name, object))
     assert built("vanilla") == built("fedavg")
     assert built("nested-cpa") == built("nested")
@@ -83,10 +83,10 @@ def test_each_name_gives_its_own_mechanism():
 
 def test_every_option_reaches_the_mechanism():
     assert built("cpa", radius=0.1) != built("cpa")
-    assert built("cpa", points=4) == CPA(MODEL.dim, 0.5, 0.05, points=4)
-    assert built("cpa", clip=1.0) == CPA(MODEL.dim, 0.5, 0.05, clip=1.0)
-    assert built("cpa", lattice="A2", points=4) == CPA(MODEL.dim, 0.5, 0.05, lattice="A2", points=4)
-    assert built("nested", stages="2,8") == NestedCPA(MODEL.dim, 0.5, 0.05, stages=(2, 8))
+    assert built("cpa", points=4) == CPA(TASK.dim, 0.5, 0.05, points=4)
+    assert built("cpa", clip=1.0) == CPA(TASK.dim, 0.5, 0.05, clip=1.0)
+    assert built("cpa", lattice="A2", points=4) == CPA(TASK.dim, 0.5, 0.05, lattice="A2", points=4)
+    assert built("nested", stages="2,8") == NestedCPA(TASK.dim, 0.5, 0.05, stages=(2, 8))
     assert built("cpa", rotate=True) == Rotated(built("cpa"))
 
 
@@ -109,7 +109,7 @@ def test_every_option_changes_the_mechanism(name, option, needed):
 )
 def test_privacy_has_no_default(name):
     with pytest.raises(InvalidInput, match="--epsilon-per-bit"):
-        build_mechanism(Settings(mechanism=name, **NEEDED.get(name, {})), MODEL, LOCAL)
+        build_mechanism(Settings(mechanism=name, **NEEDED.get(name, {})), TASK, LOCAL)
 
 
 @pytest.mark.parametrize("name", list(ACCEPTED_OPTIONS))
@@ -172,7 +172,7 @@ EVERY_BUDGET = [
 
 def budgeted(name, budget, **options):
     settings = Settings(mechanism=name, users=100, rounds=5, **budget | options)
-    return build_mechanism(settings, MODEL, LOCAL)
+    return build_mechanism(settings, TASK, LOCAL)
 
 
 @pytest.mark.parametrize("parts", EVERY_BUDGET)
@@ -193,7 +193,7 @@ def test_cpa_auto_stays_within_every_budget(parts):
 
 
 def test_cpa_under_a_budget_has_a_public_clip_unless_one_is_given():
-    norm = simulated_update_norm(MODEL, LOCAL, 5, 0)
+    norm = TASK.public_norm(LOCAL, 5, 0)
     assert budgeted("cpa", PER_BIT).clip == pytest.approx(private_clip(norm))
     assert budgeted("cpa", PER_BIT, clip=0.25).clip == 0.25
     assert budgeted("cpa", PER_BIT, radius=0.125).inner.radius == 0.125
@@ -203,7 +203,7 @@ def test_a_budget_per_bit_is_the_epsilon_per_bit_of_every_mechanism():
     for name in ACCEPTED_OPTIONS.keys() - {"fedavg", "gaussian", "cpa", "cpa-auto", "cpa-no-rr"}:
         assert budgeted(name, PER_BIT, **NEEDED.get(name, {})) == build_mechanism(
             Settings(mechanism=name, users=100, epsilon_per_bit=0.5, **NEEDED.get(name, {})),
-            MODEL,
+            TASK,
             LOCAL,
         )
 
@@ -226,7 +226,7 @@ def test_laplace_spends_a_pure_budget_per_message():
     made = budgeted("laplace", PURE | {"epsilon": 4.0}, clip=0.5)
     assert isinstance(made, baselines.WholeLaplace)
     assert made.guarantee.epsilon_per_message() == 4.0
-    assert made.l1_clip == 0.5 * math.sqrt(MODEL.dim)
+    assert made.l1_clip == 0.5 * math.sqrt(TASK.dim)
 
 
 @pytest.mark.parametrize("name", ["nested", "laplace", "signsgd", "jopeq", "mvu", "cpa-no-rr"])
@@ -261,9 +261,9 @@ def test_a_budget_against_the_model_covers_sums_only(options, reason):
 
 def test_signsgd_requires_its_step():
     with pytest.raises(InvalidInput, match="--sign-step"):
-        build_mechanism(Settings(mechanism="signsgd", epsilon_per_bit=0.5), MODEL, LOCAL)
+        build_mechanism(Settings(mechanism="signsgd", epsilon_per_bit=0.5), TASK, LOCAL)
     build_mechanism(
-        Settings(mechanism="signsgd", epsilon_per_bit=0.5, preset="authors"), MODEL, LOCAL
+        Settings(mechanism="signsgd", epsilon_per_bit=0.5, preset="authors"), TASK, LOCAL
     )
 
 
@@ -271,7 +271,7 @@ def test_signsgd_requires_its_step():
 def test_gaussian_requires_noise_and_clip(left):
     options = {name: value for name, value in NEEDED["gaussian"].items() if name != left}
     with pytest.raises(InvalidInput, match="--noise-multiplier and --clip"):
-        build_mechanism(Settings(mechanism="gaussian", **options), MODEL, LOCAL)
+        build_mechanism(Settings(mechanism="gaussian", **options), TASK, LOCAL)
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():

@@ -27,7 +27,7 @@ def two_rounds(name: str, fed: Federation, rate: float, memory_mb: float = 16.0)
     params = np.random.default_rng(1).normal(0, 0.3, model.dim).astype(np.float32)
     optimizer = Optimizer(momentum=0.5, keep_state=True)
     settings = LocalSettings(ConstantRate(rate), 1, 6, optimizer, memory_mb)
-    state = fresh_state(model, fed, settings)
+    state = fresh_state(model.dim, fed.users, settings)
     rounds = []
     for number in range(2):
         users = np.arange(number, fed.users)

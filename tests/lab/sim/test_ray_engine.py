@@ -4,16 +4,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.nn.functional as F
 
 from engine_jobs import SHARED, bits, count, deadly, jobs, merge, refuse
 from hushbit.engine import SerialEngine
 from hushbit.errors import HushbitError, InvalidInput, RefusedBallot
+from hushbit.lab import Task
+from hushbit.lab import run as run_task
+from hushbit.lab.sim import rounds
 from hushbit.lab.sim.engines import RayEngine
 from hushbit.lab.sim.run import run
 from hushbit.lab.sim.settings import Settings
+from plain_fedavg import Regression, table
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.flower
+
+
+def test_ray_trains_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]), prepend=":")
+    monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    monkeypatch.setattr(rounds, "BATCH_USERS", 4)
+    task = Task(Regression, F.mse_loss, [table(3) for _ in range(8)], table(5))
+    alone, ray = (
+        run_task(task, "cpa", epsilon_per_bit=2.0, rounds=2, engine=engine, workers=workers)
+        for engine, workers in (("local", 1), ("ray", 2))
+    )
+    assert figures(alone) == figures(ray)
 
 
 def figures(summary: dict[str, Any]) -> list[dict[str, Any]]:

@@ -104,9 +104,9 @@ def test_plain_averaging_is_the_mean_of_local_updates():
     before = state.params.copy()
     chunks = list(
         local_updates(
-            setup.model,
+            setup.task.model,
             before,
-            setup.federation,
+            setup.task.federation,
             np.arange(30),
             setup.local,
             round_number=0,
@@ -136,8 +136,8 @@ def test_figures_of_a_round():
     state = initial_state(setup)
     first, second = run_rounds(setup, state)
     assert (first.number, first.users) == (1, 20)
-    assert first.bytes_up == 20 * (40 + math.ceil(setup.model.dim / 8))
-    assert first.bytes_down == 20 * (4 * setup.model.dim + 80)
+    assert first.bytes_up == 20 * (40 + math.ceil(setup.task.model.dim / 8))
+    assert first.bytes_down == 20 * (4 * setup.task.model.dim + 80)
     assert 0.5 < first.overload_rate <= 1
     assert first.test_accuracy is None
     assert 0 <= second.test_accuracy <= 1

@@ -14,34 +14,34 @@ BASE = {"mechanism": "fedavg", "users": 10, "rounds": 1}
 
 def test_validation_samples_belong_to_no_user():
     setup = build_setup(Settings(**BASE | {"validation": 400, "partition": "iid"}))
-    assert setup.validation.size == 400
-    assert not np.isin(setup.federation.members, setup.validation).any()
-    held = np.concatenate([setup.federation.members, setup.validation])
-    assert np.array_equal(np.sort(held), np.arange(len(setup.data.train_y)))
+    assert setup.task.validation.size == 400
+    assert not np.isin(setup.task.federation.members, setup.task.validation).any()
+    held = np.concatenate([setup.task.federation.members, setup.task.validation])
+    assert np.array_equal(np.sort(held), np.arange(len(setup.task.data.train_y)))
 
 
 @pytest.mark.parametrize("partition", ["per-user", "iid", "dirichlet", "shards"])
 def test_partitions_depend_on_the_seed_alone(partition):
     options = BASE | {"partition": partition}
-    first = build_setup(Settings(**options, seed=1)).federation
-    again = build_setup(Settings(**options, seed=1)).federation
-    other = build_setup(Settings(**options, seed=2)).federation
+    first = build_setup(Settings(**options, seed=1)).task.federation
+    again = build_setup(Settings(**options, seed=1)).task.federation
+    other = build_setup(Settings(**options, seed=2)).task.federation
     assert first.users == 10
     assert np.array_equal(first.members, again.members)
     assert not np.array_equal(first.members, other.members)
 
 
 def test_users_hold_samples_per_user_and_may_share_them():
-    assert (build_setup(Settings(**BASE, samples_per_user=7)).federation.counts == 7).all()
-    shared = build_setup(Settings(**BASE | {"users": 2000}, replace=True)).federation
+    assert (build_setup(Settings(**BASE, samples_per_user=7)).task.federation.counts == 7).all()
+    shared = build_setup(Settings(**BASE | {"users": 2000}, replace=True)).task.federation
     assert shared.users == 2000
 
 
 def test_mechanisms_share_users_and_initial_model():
     one = build_setup(Settings(**BASE, seed=4))
     two = build_setup(Settings(**BASE | {"mechanism": "cpa"}, epsilon_per_bit=1.0, seed=4))
-    assert np.array_equal(one.federation.members, two.federation.members)
-    assert np.array_equal(one.model.init(4), two.model.init(4))
+    assert np.array_equal(one.task.federation.members, two.task.federation.members)
+    assert np.array_equal(one.task.model.init(4), two.task.model.init(4))
     assert one.secret == two.secret
     assert one.secret != build_setup(Settings(**BASE, seed=5)).secret
 
@@ -88,7 +88,7 @@ def test_attackers_are_marked():
 def test_by_default_a_step_uses_all_samples_of_a_user_with_pixels_from_0_to_1():
     setup = build_setup(Settings(users=5, samples_per_user=23, mechanism="fedavg"))
     assert setup.local.batch_size == 23
-    assert setup.model.pixel_range == (0.0, 255.0)
+    assert setup.task.model.pixel_range == (0.0, 255.0)
     paper = build_setup(Settings(**PAPER_TRAINING, users=5, mechanism="fedavg"))
     assert paper.local.batch_size == 16
-    assert paper.model.pixel_range == (127.5, 127.5)
+    assert paper.task.model.pixel_range == (127.5, 127.5)

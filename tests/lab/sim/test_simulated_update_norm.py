@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from hushbit.lab.sim.image_task import simulated_update_norm
 from hushbit.lab.sim.models import build_model
 from hushbit.lab.sim.optimizers import ConstantRate, Optimizer
 from hushbit.lab.sim.rounds import initial_state
 from hushbit.lab.sim.settings import Settings
-from hushbit.lab.sim.setup import LARGEST_NORM, SMALLEST_NORM, build_setup, simulated_update_norm
-from hushbit.lab.sim.training import LocalSettings, local_updates
+from hushbit.lab.sim.setup import build_setup
+from hushbit.lab.sim.training import LARGEST_NORM, SMALLEST_NORM, LocalSettings, local_updates
 
 MODEL = build_model("linear", (1, 8, 8), 10)
 
@@ -39,9 +40,9 @@ def test_it_is_near_the_norm_of_real_updates(model):
         Settings(dataset="digits", model=model, mechanism="cpa-auto", epsilon_per_bit=0.5, users=40)
     )
     chunks = local_updates(
-        setup.model,
+        setup.task.model,
         initial_state(setup).params,
-        setup.federation,
+        setup.task.federation,
         np.arange(40),
         setup.local,
         round_number=0,

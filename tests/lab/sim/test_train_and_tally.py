@@ -38,7 +38,7 @@ LARGE = Settings(
 
 def whole(setup: Any) -> UserBatch:
     return UserBatch(
-        0, np.arange(setup.federation.users), initial_state(setup).params, setup.mechanism
+        0, np.arange(setup.task.federation.users), initial_state(setup).params, setup.mechanism
     )
 
 

@@ -187,22 +187,24 @@ def test_two_rounds_with_kept_state_equal_one_round_of_two_steps(optimizer: Opti
     model, user = build_model("linear", (1, 8, 8), 10), np.array([0])
     settings = LocalSettings(ConstantRate(0.05), 1, optimizer=optimizer)
     start = params = model.init(3)
-    state = fresh_state(model, fed, settings)
+    state = fresh_state(model.dim, fed.users, settings)
     for round_number in range(2):
         *_, chunks = gather(model, params, fed, user, settings, round_number, state=state)
         store_rows(state, chunks[0])
         params = params + chunks[0].updates[0]
     both = LocalSettings(ConstantRate(0.05), 2, optimizer=optimizer)
-    once = gather(model, start, fed, user, both, state=fresh_state(model, fed, both))[1][0]
+    once = gather(model, start, fed, user, both, state=fresh_state(model.dim, fed.users, both))[1][
+        0
+    ]
     np.testing.assert_allclose(params - start, once, rtol=1e-3, atol=1e-6)
     reset = LocalSettings(ConstantRate(0.05), 1, optimizer=Optimizer("sgd", 0.5))
-    assert fresh_state(model, fed, reset) == {}
+    assert fresh_state(model.dim, fed.users, reset) == {}
 
 
 def test_training_does_not_change_the_state() -> None:
     fed, model = federation([4, 4]), build_model("linear", (1, 8, 8), 10)
     settings = LocalSettings(ConstantRate(0.05), optimizer=Optimizer("sgd", 0.5, keep_state=True))
-    state = fresh_state(model, fed, settings)
+    state = fresh_state(model.dim, fed.users, settings)
     chunk = gather(model, model.init(0), fed, np.array([1]), settings, state=state)[3][0]
     assert not state["velocity"].any()
     store_rows(state, chunk)

@@ -28,7 +28,7 @@ def test_rounds_of_large_jobs_trim_the_heap(monkeypatch):
         replace=True,
     )
     setup = build_setup(settings)
-    assert 4 * setup.model.dim * 1700 < rounds.MIN_TRIM_BYTES
+    assert 4 * setup.task.model.dim * 1700 < rounds.MIN_TRIM_BYTES
     list(run_rounds(setup, initial_state(setup)))
     assert trims == []
     monkeypatch.setattr(rounds, "MIN_TRIM_BYTES", 1 << 20)

@@ -25,6 +25,7 @@ from hushbit.encoding.clip_and_rotate import clip_l2
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks.audit import AuditFinding
 from hushbit.lab.attacks.tally_audit import tally_sentence
+from hushbit.lab.sim.image_task import ImageTask
 from hushbit.lab.sim.partition import Federation
 from hushbit.lab.sim.rounds import ballots, initial_state, one_round, train_users
 from hushbit.lab.sim.settings import Settings
@@ -127,14 +128,20 @@ def largest_hit_rate(false_alarms: float, epsilon: float, delta: float) -> float
 
 def with_canary(setup: Setup) -> Setup:
     """The same run in which the samples of the target are canaries."""
-    federation = setup.federation
+    task = setup.task
+    if not isinstance(task, ImageTask):
+        raise InvalidInput(
+            "the attack on membership replaces images by canaries; this task has none: choose a "
+            "built-in data set and model"
+        )
+    federation = task.federation
     rows = federation.samples_of(TARGET)
     rng = np.random.default_rng([setup.settings.seed, 0xCA9A])
     images, labels = federation.images.copy(), federation.labels.copy()
     images[rows] = 255 * rng.integers(0, 2, images[rows].shape, dtype=np.uint8)
-    labels[rows] = setup.model.classes - 1
-    changed = Federation(images, labels, federation.members, federation.starts)
-    return dataclasses.replace(setup, federation=changed)
+    labels[rows] = task.model.classes - 1
+    changed = Federation(federation.members, federation.starts, images, labels)
+    return dataclasses.replace(setup, task=dataclasses.replace(task, federation=changed))
 
 
 def membership(
@@ -156,7 +163,7 @@ def membership(
             "the membership attack needs all users in every round, without attack and defence"
         )
     ordinary = build_setup(settings)
-    if settings.replace or ordinary.local.batch_size < ordinary.federation.largest:
+    if settings.replace or ordinary.local.batch_size < ordinary.task.largest:
         raise InvalidInput("the membership attack needs batches of all samples of a user")
     worlds = (with_canary(ordinary), ordinary)
     scores = np.empty((2, runs))
@@ -183,16 +190,16 @@ def evidence(
 
 def _score(worlds: tuple[Setup, Setup], which: int, seed: int) -> float:
     """The attacker's score of one run; the coins follow from the seed."""
-    settings, start = worlds[0].settings, worlds[0].model.init(worlds[0].settings.seed)
+    settings, start = worlds[0].settings, worlds[0].task.init(worlds[0].settings.seed)
     setup = dataclasses.replace(
         worlds[which],
         settings=dataclasses.replace(settings, seed=seed, evaluate_every=settings.rounds),
         secret=simulation_secret(seed),
     )
-    clip, users, target = setup.mechanism.clip, setup.federation.users, np.array([TARGET])
+    clip, users, target = setup.mechanism.clip, setup.task.users, np.array([TARGET])
     state, total = initial_state(setup), 0.0
     state.params = start
-    others = np.zeros(setup.model.dim)
+    others = np.zeros(setup.task.dim)
 
     def observe(number: int, chunk: LocalChunk) -> None:
         others[:] += clip_l2(chunk.updates[chunk.users != TARGET], clip).sum(axis=0)

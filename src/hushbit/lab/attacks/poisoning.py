@@ -7,7 +7,7 @@ from hushbit.checks import Ints
 from hushbit.defence.modality import Flags
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import POISONING
-from hushbit.lab.sim.partition import Federation
+from hushbit.lab.sim.partition import Federation, UserRows
 
 TRIGGER_SIZE = 4
 TARGET = 0
@@ -28,7 +28,7 @@ def poison_data(federation: Federation, attackers: Flags, attack: str, classes: 
     """
     if attack not in POISONING:
         return federation
-    rows, honest = (_samples(federation, users) for users in (attackers, ~attackers))
+    rows, honest = (rows_of(federation, users) for users in (attackers, ~attackers))
     if np.intersect1d(rows, honest).size:
         raise InvalidInput(f"{attack} would change honest users' samples: leave --replace out")
     images, labels = federation.images, federation.labels.copy()
@@ -41,7 +41,7 @@ def poison_data(federation: Federation, attackers: Flags, attack: str, classes: 
     return Federation(federation.members, federation.starts, images, labels)
 
 
-def _samples(federation: Federation, users: Flags) -> Ints:
-    """The samples of the marked users."""
-    parts = [federation.samples_of(int(user)) for user in np.flatnonzero(users)]
+def rows_of(rows: UserRows, users: Flags) -> Ints:
+    """The rows of the marked users."""
+    parts = [rows.samples_of(int(user)) for user in np.flatnonzero(users)]
     return np.concatenate(parts or [np.empty(0, dtype=np.int64)])

@@ -124,6 +124,8 @@ def print_table(results: "list[RunSummary]") -> None:
         f"{first['dataset']}, {first['model']}, {first['users']:,} users, {first['rounds']} rounds"
     )
     columns = [*COLUMNS, *epsilon_columns(first["budget"])]
+    if all(math.isnan(result["test_accuracy"]) for result in results):
+        columns[0] = ("test_loss", "test\nloss", lambda v: f"{v:.4g}")
     rows = [
         [result["mechanism"], *(_cell(result, key, show) for key, _, show in columns)]
         for result in results

@@ -237,11 +237,15 @@ class RoundProgress(ProgressLine):
 
     def watch(self, setup: "Setup", made: "RoundResult") -> None:
         """Called after every round."""
-        accuracy = "" if made.test_accuracy is None else f"accuracy {made.test_accuracy:.1%}  "
+        result = ""
+        if made.test_accuracy is not None:
+            result = f"accuracy {made.test_accuracy:.1%}  "
+        elif made.test_loss is not None:
+            result = f"loss {made.test_loss:.3g}  "
         from hushbit.lab.sim.privacy import spent_text
 
         spent = spent_text(setup.settings, setup.mechanism.guarantee, made.number)
-        note = f"{accuracy}SNR {made.distortion.snr_db:.1f} dB  {spent}"
+        note = f"{result}SNR {made.distortion.snr_db:.1f} dB  {spent}"
         self._bar.update(self._task, completed=made.number, note=note)
         if self._folder is not None:
             self._write_events(self._folder, made)

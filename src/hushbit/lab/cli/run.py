@@ -27,12 +27,11 @@ from hushbit.lab.sim.settings import Settings
 from hushbit.wire.files import write_text
 
 SHOWN: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("test_accuracy", "test accuracy", lambda v: f"{v:.2%}"),
     ("bytes_up", "sent up", lambda v: f"{v / 1e6:,.2f} MB"),
     ("bytes_down", "sent down", lambda v: f"{v / 1e6:,.2f} MB"),
     ("seconds", "time", lambda v: f"{v:.1f} s"),
 )
-"""The figures that are printed without --details."""
+"""The figures that are printed without --details, after the test results."""
 
 
 @with_settings()
@@ -89,9 +88,14 @@ def run(
     # torch and Numba take seconds to load, so wrong options are refused before.
     from hushbit.lab.sim.defences import filter_warnings
     from hushbit.lab.sim.engines import open_engine
+    from hushbit.lab.sim.learning_task import load_task
     from hushbit.lab.sim.rounds import BATCH_USERS
+    from hushbit.lab.sim.run import metric_text
     from hushbit.lab.sim.run import run as run_settings
+    from hushbit.lab.sim.setup import settings_of_task
 
+    if settings.task is not None:
+        settings = settings_of_task(settings, load_task(settings.task))
     for line in filter_warnings(settings):
         err.print(f"note: {line}", soft_wrap=True, highlight=False)
     jobs = math.ceil(settings.users * settings.participation / BATCH_USERS)
@@ -119,7 +123,9 @@ def run(
         show_json(summary)
         return
     title = "{mechanism}: {dataset}, {model}, {users:,} users, {rounds:,} rounds".format(**summary)
-    rows = [[name, show(summary[key])] for key, name, show in SHOWN]
+    rows = [[f"test {n}", metric_text(n, v)] for n, v in summary.metrics.items() if n != "loss"]
+    rows = rows or [["test loss", metric_text("loss", summary["test_loss"])]]
+    rows += [[name, show(summary[key])] for key, name, show in SHOWN]
     console.print(table(title, ["", "value"], rows))
     print_statement(summary)
     if details:

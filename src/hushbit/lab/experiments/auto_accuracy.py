@@ -36,6 +36,7 @@ from hushbit.lab.experiments.experiment import (
 )
 from hushbit.lab.experiments.results import Cell, Check
 from hushbit.lab.sim.aggregate_sampler import AggregateSampler, aggregate_sampler
+from hushbit.lab.sim.learning_task import layer_slices
 from hushbit.lab.sim.metrics import MeanDenoiser, distortion
 from hushbit.lab.sim.rounds import ballots, initial_state, run_rounds
 from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
@@ -125,7 +126,7 @@ class Ratios:
 def ratios(settings: Settings, data: str | None) -> list[Ratios]:
     """Train by AutoCPA; decode the updates of every round by the published decoder, too."""
     setup = build_setup(settings, data)
-    denoiser = MeanDenoiser([slot.shape for slot in setup.model.shapes], setup.model.input_shape)
+    denoiser = MeanDenoiser([slot.shape for slot in setup.task.slots], setup.task.image_shape)
     samplers: dict[int, AggregateSampler] = {}
 
     def observe(number: int, chunk: LocalChunk) -> None:
@@ -156,7 +157,7 @@ def _published_sampler(setup: Setup) -> AggregateSampler:
         users=setup.settings.users,
         epsilon_per_bit=setup.settings.epsilon_per_bit,
     )
-    sampler = aggregate_sampler(authors, setup.model.layers, setup.model.dim)
+    sampler = aggregate_sampler(authors, layer_slices(setup.task), setup.task.dim)
     assert sampler is not None
     return sampler
 

@@ -265,7 +265,7 @@ def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
     loaded = _load_once(settings.dataset, str(data_folder(data)), writers=writers)
     setup = build_setup(settings, data, loaded)
     aggregator = sampled if can_sample_aggregate(settings) else ballots
-    denoiser = MeanDenoiser([slot.shape for slot in setup.model.shapes], setup.model.input_shape)
+    denoiser = MeanDenoiser([slot.shape for slot in setup.task.slots], setup.task.image_shape)
     try:
         rows = [
             made.row() | _denoised_snr(denoiser, made)

@@ -24,6 +24,7 @@ from hushbit.lab.experiments.experiment import (
     select,
 )
 from hushbit.lab.experiments.results import Cell, Check
+from hushbit.lab.sim.image_task import task_without_data
 from hushbit.lab.sim.models import build_model
 from hushbit.lab.sim.optimizers import ConstantRate
 from hushbit.lab.sim.private_steps import noise_norm, private_server_rate
@@ -109,9 +110,10 @@ def with_rule(settings: Settings) -> Settings:
     """
     model = dataclasses.replace(build_model(settings.model, (1, 28, 28), 10), pixels="unit")
     local = LocalSettings(ConstantRate(RATE), batch_size=settings.samples_per_user)
-    clip = _rounded(public_clip(settings, model, local))
+    task = task_without_data(model)
+    clip = _rounded(public_clip(settings, task, local))
     clipped = dataclasses.replace(settings, clip=clip)
-    noise = noise_norm(build_mechanism(clipped, model, local), settings.users)
+    noise = noise_norm(build_mechanism(clipped, task, local), settings.users)
     rate = private_server_rate(clip, noise, settings.rounds, settings.samples_per_user)
     return dataclasses.replace(clipped, server_rate=_rounded(rate))
 

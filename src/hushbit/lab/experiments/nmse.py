@@ -50,10 +50,9 @@ from hushbit.lab.experiments.experiment import (
     table_axes,
 )
 from hushbit.lab.experiments.results import Cell, Check, PrivacyLine
-from hushbit.lab.sim.rounds import initial_state, run_rounds
+from hushbit.lab.sim.rounds import initial_state, run_rounds, train_users
 from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import build_setup
-from hushbit.lab.sim.training import local_updates
 from hushbit.tuning.calibrate import calibrate, calibrate_gaussian, calibrate_message
 from hushbit.wire.coins import SeededCoins
 
@@ -124,15 +123,7 @@ def trained_updates(
     state = initial_state(setup)
     for _ in run_rounds(setup, state):
         pass
-    chunks = local_updates(
-        setup.model,
-        state.params,
-        setup.federation,
-        np.arange(users),
-        setup.local,
-        round_number=state.round,
-        seed=seed,
-    )
+    chunks = train_users(setup, state.round, np.arange(users), state.params)
     return np.concatenate([chunk.updates.astype(np.float64) for chunk in chunks])
 
 

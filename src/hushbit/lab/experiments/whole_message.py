@@ -152,7 +152,7 @@ def settings_of(lab: ExperimentRunner, seed: int) -> Settings:
 def find_whole_message(lab: ExperimentRunner) -> Findings:
     """Tune and run both schemes, and compare them with the planner and PrivUnitG."""
     tuning = build_setup(settings_of(lab, TUNING_SEED), lab.data)
-    users, dim = tuning.settings.users, tuning.model.dim
+    users, dim = tuning.settings.users, tuning.task.dim
     made = []
     for name in REACH:
         choice = best_choice(tuning, partial(limits_of, name, dim))

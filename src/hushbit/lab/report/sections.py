@@ -41,6 +41,8 @@ def _runs_headline(runs: tuple[RunReport, ...]) -> str:
     """The best private run beside the best FedAvg run, for each dataset and model."""
     finished = [run for run in runs if run.finished and run.last("test_accuracy") is not None]
     if not finished:
+        if any(run.finished for run in runs):
+            return "The tasks of these runs have no classes, so runs are not ranked by accuracy."
         return "No run is finished yet." if runs else ""
     tasks: dict[str, list[RunReport]] = {}
     for run in finished:
@@ -171,7 +173,9 @@ def _at_end(metric: str) -> Callable[[RunReport], str]:
 
 
 def _accuracy(run: RunReport) -> str:
-    accuracy = run.last("test_accuracy")
+    accuracy, loss = run.last("test_accuracy"), run.last("test_loss")
+    if accuracy is None and loss is not None:  # a task without classes
+        return f"loss {loss:.4g}"
     return "" if accuracy is None else f"{accuracy:.2%}"
 
 

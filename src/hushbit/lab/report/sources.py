@@ -48,12 +48,21 @@ class RunReport:
 
     @property
     def command(self) -> str:
-        """The command that repeats the run in a new folder."""
+        """The command that repeats the run in a new folder; a call for a task made in Python."""
+        given = {
+            name: value
+            for name, value in asdict(self.settings).items()
+            if value != FIELDS[name].default
+        }
+        if self.settings.task is not None:  # it brings its own names and users
+            given = {k: v for k, v in given.items() if k not in ("dataset", "model", "users")}
+            if ":" not in self.settings.task:
+                del given["task"]
+                return f"hushbit.lab.run(task, {', '.join(f'{k}={v!r}' for k, v in given.items())})"
         words = ["hushbit", "run"]
-        for name, value in asdict(self.settings).items():
-            if value != FIELDS[name].default:
-                flag = "--" + name.replace("_", "-")
-                words += [flag] if value is True else [flag, str(value)]
+        for name, value in given.items():
+            flag = "--" + name.replace("_", "-")
+            words += [flag] if value is True else [flag, str(value)]
         return shlex.join(words) + " --out NEW"
 
     def last(self, metric: str) -> float | None:

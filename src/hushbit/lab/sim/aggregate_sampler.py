@@ -43,6 +43,7 @@ from hushbit.encoding.words import all_words
 from hushbit.engine import Engine
 from hushbit.errors import InvalidInput, NotFinite
 from hushbit.kernels import njit
+from hushbit.lab.sim.learning_task import layer_slices
 from hushbit.lab.sim.metrics import add_rows
 from hushbit.lab.sim.rounds import Aggregate, RunState, add_losses, train_users, without_updates
 from hushbit.lab.sim.settings import Settings
@@ -429,8 +430,8 @@ def sampled(setup: Setup, state: RunState, engine: Engine | None = None) -> Aggr
     The published signal-to-noise ratio counts what attackers should have sent, so the true mean
     includes them.
     """
-    settings, dim, number = setup.settings, setup.model.dim, state.round
-    sampler = aggregate_sampler(settings, setup.model.layers, dim)
+    settings, dim, number = setup.settings, setup.task.dim, state.round
+    sampler = aggregate_sampler(settings, layer_slices(setup.task), dim)
     if sampler is None:
         raise InvalidInput(
             "the aggregate of these settings has no known distribution: cast ballots instead"
@@ -470,13 +471,13 @@ class GaussianAggregator:
         """Aggregate one round in this process; the engine is ignored."""
         first, everyone = state.round * self.users, setup.settings.users
         users = np.sort((first + np.arange(self.users)) % everyone)
-        total, loss, chunks = np.zeros(setup.model.dim), 0.0, []
+        total, loss, chunks = np.zeros(setup.task.dim), 0.0, []
         for chunk in train_users(setup, state.round, users, state.params, state.local):
             total = total + self.preprocess(chunk.updates).sum(axis=0, dtype=np.float64)
             loss = add_losses(loss, chunk.losses)
             chunks.append(without_updates(chunk))
         mean = total / self.users
-        noise = math.sqrt(self.variance) * self.rng.standard_normal(setup.model.dim)
+        noise = math.sqrt(self.variance) * self.rng.standard_normal(setup.task.dim)
         return _aggregate(users, mean + noise, self.variance, mean, loss, chunks)
 
 

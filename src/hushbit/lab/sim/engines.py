@@ -41,6 +41,30 @@ RETRIES = 3  # how often a job is run again after a worker died
 ALIGNMENT = 64
 
 
+PICKLING_ERRORS = (pickle.PicklingError, AttributeError, TypeError)
+
+
+def not_picklable(content: Any) -> InvalidInput:
+    """An error that names the part of an object that cannot be sent to other processes."""
+    name, part = _unpicklable_part(type(content).__name__.lower(), content)
+    what = getattr(part, "__qualname__", None) or type(part).__qualname__
+    return InvalidInput(
+        f"{name} ({what}) cannot be sent to worker processes: define it with def or class at the "
+        "top level of a module that they can import, or use one worker (--workers 1)"
+    )
+
+
+def _unpicklable_part(name: str, value: Any) -> tuple[str, Any]:
+    """The innermost attribute or item that cannot be pickled, with its name."""
+    parts = dict(value) if isinstance(value, dict) else getattr(value, "__dict__", {})
+    for key, part in {} if isinstance(value, type) else parts.items():
+        try:
+            pickle.dumps(part)
+        except PICKLING_ERRORS:
+            return _unpicklable_part(f"{name}.{key}", part)
+    return name, value
+
+
 class SharedArrays:
     """A pickled object whose arrays lie beside it in a temporary file that workers map.
 
@@ -50,7 +74,10 @@ class SharedArrays:
 
     def __init__(self, content: Any) -> None:
         buffers: list[pickle.PickleBuffer] = []
-        self.pickled = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
+        try:
+            self.pickled = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
+        except PICKLING_ERRORS as error:
+            raise not_picklable(content) from error
         self.slots: list[tuple[int, int]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="hushbit-")
         self.path = Path(self._folder.name) / "arrays"
@@ -360,7 +387,10 @@ class RayEngine(AbstractContextManager["RayEngine"]):
     ) -> Result:
         """Merge work(shared, job) over all jobs; merges are tasks, too."""
         if self._shared is not shared:
-            self._shared, self._reference = shared, self._ray.put(shared)
+            try:
+                self._shared, self._reference = shared, self._ray.put(shared)
+            except PICKLING_ERRORS as error:
+                raise not_picklable(shared) from error
         tree: MergeTree[Any] = MergeTree(lambda left, right: self._call.remote(merge, left, right))
         flight = deque[Any]()
         try:

@@ -33,8 +33,6 @@ from hushbit.lab.attacks.ballots import (
     forge_norm_votes,
     random_payload,
 )
-from hushbit.lab.attacks.poisoning import TARGET, with_trigger
-from hushbit.lab.sim import fast_steps
 from hushbit.lab.sim.defences import (
     DefenceState,
     RemovalShares,
@@ -45,6 +43,7 @@ from hushbit.lab.sim.defences import (
     robust_estimate,
     store_state,
 )
+from hushbit.lab.sim.learning_task import layer_slices
 from hushbit.lab.sim.metrics import Distortion, add_rows, distortion
 from hushbit.lab.sim.server_steps import Params, State, include_model, start_average
 from hushbit.lab.sim.setup import Setup
@@ -52,9 +51,7 @@ from hushbit.lab.sim.training import (
     LocalChunk,
     StateRows,
     concat_chunks,
-    evaluate,
     fresh_state,
-    local_updates,
     store_rows,
 )
 from hushbit.mechanism import Mechanism
@@ -176,11 +173,11 @@ def train_and_tally(
 ) -> BatchResult:
     """Train, encode and tally the users of a batch, as many at once as memory allows."""
     settings = setup.settings
-    if not fast_steps.supports_linear_sgd(setup.model, setup.local.steps, setup.local.optimizer):
-        trim_heap(4 * setup.model.dim * batch.users.size)  # what torch left of the last job
+    if setup.task.allocates_by_torch(setup.local):
+        trim_heap(4 * setup.task.dim * batch.users.size)  # what torch left of the last job
     key = RoundKey(setup.secret, batch.round, setup.run)
     tally = batch.mechanism.tally(key, histogram=settings.defence in FROM_HISTOGRAM)
-    result = BatchResult(tally, np.zeros(setup.model.dim))
+    result = BatchResult(tally, np.zeros(setup.task.dim))
     chunks = train_users(setup, batch.round, batch.users, batch.params, batch.local_state)
     with _ballot_sink(setup, batch) as store:
         with result.clock.phase("train"):
@@ -201,10 +198,8 @@ def train_users(
     setup: Setup, number: int, users: Ints, params: Params, local_state: StateRows | None = None
 ) -> Iterator[LocalChunk]:
     """The updates of users in round `number` (from 0), chunk by chunk."""
-    return local_updates(
-        setup.model,
+    return setup.task.local_updates(
         params,
-        setup.federation,
         users,
         setup.local,
         round_number=number,
@@ -316,15 +311,15 @@ class RunState:
 
 def initial_state(setup: Setup) -> RunState:
     """The state before the first round."""
-    params = setup.model.init(setup.settings.seed)
+    params = setup.task.init(setup.settings.seed)
     return RunState(
         round=0,
         params=params,
-        server=setup.server.start(setup.model.dim),
-        local=fresh_state(setup.model, setup.federation, setup.local),
-        average=start_average(setup.model.dim) if setup.settings.average_weights else {},
+        server=setup.server.start(setup.task.dim),
+        local=fresh_state(setup.task.dim, setup.task.users, setup.local),
+        average=start_average(setup.task.dim) if setup.settings.average_weights else {},
         tuning=setup.mechanism.state,
-        defence=defence_arrays(setup.settings, setup.federation.users, params),
+        defence=defence_arrays(setup.settings, setup.task.users, params),
     )
 
 
@@ -388,11 +383,11 @@ def ballots(
 
 def sample_users(setup: Setup, number: int) -> Ints:
     """The users of a round, ascending."""
-    count = max(1, round(setup.settings.participation * setup.federation.users))
-    if count == setup.federation.users:
+    count = max(1, round(setup.settings.participation * setup.task.users))
+    if count == setup.task.users:
         return np.arange(count)
     rng = np.random.default_rng([setup.settings.seed, number, 0x5A3])
-    return np.sort(rng.permutation(setup.federation.users)[:count]).astype(np.int64)
+    return np.sort(rng.permutation(setup.task.users)[:count]).astype(np.int64)
 
 
 MODEL_KEY_BYTES = 80
@@ -404,6 +399,7 @@ UNLOGGED_FIELDS = (
     "true_mean",
     "estimate",
     "noise",
+    "own_metrics",
 )
 
 
@@ -429,13 +425,15 @@ class RoundResult:
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     noise: float | None = None
+    own_metrics: dict[str, float | None] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
         """Flat figures for the metrics file."""
         times = {f"seconds_{phase}": spent for phase, spent in self.seconds.items()}
         times |= {f"cpu_seconds_{phase}": spent for phase, spent in self.cpu_seconds.items()}
         plain = {key: value for key, value in vars(self).items() if key not in UNLOGGED_FIELDS}
-        return {"round": self.number, **plain, **vars(self.distortion), **times}
+        figures = {**plain, **self.own_metrics, **vars(self.distortion)}
+        return {"round": self.number, **figures, **times}
 
 
 def run_rounds(
@@ -455,6 +453,7 @@ def one_round(
     clock, users = made.clock, made.users.size
     with clock.phase("step"):
         params, server = setup.server.step(before, made.estimate.mean, state.server)
+        params = setup.task.corrected(params)
         average = include_model(params, state.average) if state.average else {}
     result = RoundResult(
         number=state.round + 1,
@@ -463,10 +462,11 @@ def one_round(
         bytes_down=users * (before.nbytes + MODEL_KEY_BYTES),
         overload_rate=made.overload_rate,
         training_loss=made.loss / users,
-        distortion=distortion(before, made.true_mean, made.estimate.mean, setup.model.layers),
+        distortion=distortion(before, made.true_mean, made.estimate.mean, layer_slices(setup.task)),
         true_mean=made.true_mean,
         estimate=made.estimate,
         noise=made.noise,
+        own_metrics=dict.fromkeys(setup.task.own_metrics),
     )
     if made.removals is not None:
         result.removed_honest = made.removals.honest
@@ -484,20 +484,19 @@ def one_round(
     return result
 
 
+def evaluated_params(state: RunState) -> Params:
+    """The model that is evaluated: that of the last round, or the average of all rounds."""
+    return state.average["average"].astype(np.float32) if state.average else state.params
+
+
 def _score(setup: Setup, state: RunState, result: RoundResult) -> None:
-    params = state.average["average"].astype(np.float32) if state.average else state.params
+    params = evaluated_params(state)
     if not np.isfinite(params).all():
         raise NotFinite(
             f"the model is no longer finite after round {result.number}: lower --rate or --radius"
         )
-    data = setup.data
-    test = evaluate(setup.model, params, data.test_x, data.test_y)
-    result.test_accuracy, result.test_loss = test.accuracy, test.loss
-    if setup.settings.attack == "backdoor":
-        others = data.test_y != TARGET
-        marked, wanted = with_trigger(data.test_x[others]), np.full(int(others.sum()), TARGET)
-        result.backdoor_rate = evaluate(setup.model, params, marked, wanted).accuracy
-    if setup.validation.size:
-        held = setup.validation
-        score = evaluate(setup.model, params, data.train_x[held], data.train_y[held])
-        result.validation_accuracy = score.accuracy
+    for name, value in setup.task.scores(params).items():
+        if name in result.own_metrics:
+            result.own_metrics[name] = value
+        else:
+            setattr(result, name, value)

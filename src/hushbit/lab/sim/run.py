@@ -14,9 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.engine import Engine
-from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
+from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.privacy import SIMULATION_ONLY, check_model_budget, statement_of
-from hushbit.lab.sim.rounds import RoundResult, RunState, initial_state, run_rounds
+from hushbit.lab.sim.rounds import (
+    RoundResult,
+    RunState,
+    evaluated_params,
+    initial_state,
+    run_rounds,
+)
+from hushbit.lab.sim.server_steps import Params
 from hushbit.lab.sim.settings import CONFIG, Settings, read_settings
 from hushbit.lab.sim.setup import Setup, build_setup, run_identifier
 from hushbit.mechanism import Mechanism
@@ -31,6 +39,7 @@ from hushbit.store.run_folder import (
 from hushbit.wire.files import write_atomic
 
 PACKAGES = ("hushbit", "numpy", "numba", "torch", "scikit-learn", "pyarrow")
+WEIGHTS = "model.safetensors"
 STATE_GROUPS = ("server", "local", "average", "tuning", "defence")
 
 
@@ -50,20 +59,25 @@ class RunRecord(RunFolder):
         if not self.holds_run:
             raise InvalidInput(f"{self.folder} holds no run: there is no {CONFIG} in it")
 
-    def begin(self, settings: Settings, notes: Mapping[str, Any]) -> None:
+    def begin(self, settings: Settings, notes: Mapping[str, Any], task: bytes = b"") -> None:
         """Write the settings of a new run; a folder that is not empty is refused."""
         self.check_empty()
-        self._digest = _digest(settings)
+        self._digest = _digest(settings, task)
         self.create(settings.resolved().to_toml(), software_versions(PACKAGES) | dict(notes))
 
     def save_round(self, state: RunState, made: RoundResult) -> None:
         """Store the metrics of a round and the state after it."""
         self.save(made.row(), {"settings": {"sha256": self._digest}, **_groups(state)})
 
-    def resume(self, settings: Settings, fresh: RunState, notes: Mapping[str, Any]) -> RunState:
-        """The state of the last checkpoint, or `fresh` if there is none; later rows are dropped."""
+    def resume(
+        self, settings: Settings, fresh: RunState, notes: Mapping[str, Any], task: bytes = b""
+    ) -> RunState:
+        """The state of the last checkpoint, or `fresh` if there is none; later rows are dropped.
+
+        `task` is the digest of an own task.
+        """
         self._check_run()
-        self._digest = _digest(settings)
+        self._digest = _digest(settings, task)
         kept = self.read_checkpoint()
         state = fresh if kept is None else self._state(kept.round, kept.groups, fresh)
         self.rewind(state.round, software_versions(PACKAGES) | dict(notes))
@@ -83,8 +97,8 @@ class RunRecord(RunFolder):
         path, found = self.folder / CHECKPOINT, dict(groups)
         if not np.array_equal(found.pop("settings", {}).get("sha256", ()), self._digest):
             raise InvalidInput(
-                f"{path} was made with other settings than {CONFIG} holds now: restore {CONFIG}, "
-                "or start the run again"
+                f"{path} was made with other settings than {CONFIG} holds now, or with other data "
+                f"of an own task: restore {CONFIG} and the data, or start the run again"
             )
         if _layout(found) != _layout(_groups(fresh)):
             raise DamagedFile(f"{path} is of another model or server; start the run again")
@@ -105,9 +119,9 @@ class RunRecord(RunFolder):
         write_atomic(self.folder / "metrics.parquet", lambda file: pq.write_table(table, file))
 
 
-def _digest(settings: Settings) -> NDArray[np.uint8]:
-    """Identifies the settings that a checkpoint was made with."""
-    digest = hashlib.sha256(settings.resolved().to_toml().encode()).digest()
+def _digest(settings: Settings, task: bytes) -> NDArray[np.uint8]:
+    """Identifies the settings and the own task that a checkpoint was made with."""
+    digest = hashlib.sha256(settings.resolved().to_toml().encode() + task).digest()
     return np.frombuffer(digest, dtype=np.uint8)
 
 
@@ -130,11 +144,37 @@ Watcher = Callable[[Setup, RoundResult], None]
 
 
 class RunSummary(dict[str, Any]):
-    """The figures of a run by name, and its privacy statement."""
+    """The figures of a run by name, its privacy statement and its last model."""
 
-    def __init__(self, figures: Mapping[str, Any], statement: PrivacyStatement) -> None:
+    def __init__(
+        self,
+        figures: Mapping[str, Any],
+        statement: PrivacyStatement,
+        task: LearningTask,
+        params: Params,
+    ) -> None:
         super().__init__(figures)
         self.statement = statement
+        self.task, self.params = task, params
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The figures of each round."""
+        return list(self.get("history", []))
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The test results of the last model, such as accuracy and loss."""
+        names = ("test_accuracy", "test_loss", *self.task.own_metrics)
+        return {n.removeprefix("test_"): self[n] for n in names if not math.isnan(self[n])}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the last model, for `load_state_dict` of its module."""
+        return self.task.state_dict(self.params)
+
+    def save(self, path: str | Path) -> None:
+        """Write the last model as a safetensors file, which needs no hushbit to be loaded."""
+        save_weights(Path(path), self.state_dict())
 
     def privacy_note(self) -> str:
         """A page of Markdown about the run for the person who approves its deployment."""
@@ -142,11 +182,26 @@ class RunSummary(dict[str, Any]):
         details = [
             task.format(**self),
             "mechanism {mechanism}, {bits_per_entry:.4g} bits per weight".format(**self),
-            "test accuracy {test_accuracy:.2%}".format(**self),
+            *(f"test {name} {metric_text(name, value)}" for name, value in self.metrics.items()),
         ]
         return self.statement.note(
             f"Privacy note of a run with {self['mechanism']}", details=details
         )
+
+
+def metric_text(name: str, value: float) -> str:
+    """A test result as text: the accuracy in percent."""
+    return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+
+
+def save_weights(path: Path, tensors: Mapping[str, Any]) -> None:
+    """Write tensors as a safetensors file; tied tensors are stored once for each name."""
+    try:
+        from safetensors.torch import save
+    except ImportError as error:
+        raise MissingExtra("weights need safetensors: pip install 'hushbit[lab]'") from error
+    content = save({name: one.detach().clone().contiguous() for name, one in tensors.items()})
+    write_atomic(path, lambda file: file.write(content))
 
 
 def run(
@@ -159,12 +214,14 @@ def run(
     engine: Engine | None = None,
     ballots: str | Path | None = None,
     mechanism: Mechanism | None = None,
+    task: LearningTask | None = None,
 ) -> RunSummary:
     """Run or resume a federation; returns the summary, with the rounds under "history".
 
     The engine decides where users are computed and changes no result. All ballots are stored as
     Parquet in the folder `ballots`, under keys of a run: their words differ from those of the same
-    settings without `ballots`. `mechanism` replaces the one that the settings name.
+    settings without `ballots`. `mechanism` replaces the one that the settings name, and `task` the
+    built-in one.
     """
     begun = time.perf_counter()
     record = None if out is None else RunRecord(out)
@@ -172,17 +229,18 @@ def run(
         record.check_empty()
     with nullcontext() if record is None else record.locked():
         kept = _ballot_folder(ballots, resume)
-        check_model_budget(settings, ballots_stored=kept is not None)
-        setup = build_setup(settings, data)
+        setup = build_setup(settings, data, task=task)
+        check_model_budget(setup.settings, ballots_stored=kept is not None)
         if kept is not None:
-            setup = replace(setup, ballots=kept, run=run_identifier(settings))
+            setup = replace(setup, ballots=kept, run=run_identifier(setup.settings))
         if mechanism is not None:
             setup = replace(setup, mechanism=mechanism)
-        history = _run_rounds(setup, record, resume, watch, engine)
-        summary = summarise(setup, history)
+        state, history = _run_rounds(setup, record, resume, watch, engine)
+        summary = summarise(setup, history, evaluated_params(state))
         summary["seconds"] = time.perf_counter() - begun
         if record is not None:
             record.finish(summary)
+            summary.save(record.folder / WEIGHTS)
     summary["history"] = history
     return summary
 
@@ -193,13 +251,14 @@ def _run_rounds(
     resume: bool,
     watch: Watcher | None,
     engine: Engine | None,
-) -> list[dict[str, Any]]:
-    """The metrics of all rounds, those before an interruption included."""
+) -> tuple[RunState, list[dict[str, Any]]]:
+    """The last state, and the metrics of all rounds, those before an interruption included."""
     state, history = initial_state(setup), []
     notes = {
         "coins": "SimulationCoins",
         "run": setup.run.hex(),
-        "start": setup.model.note,
+        "start": setup.task.note,
+        **setup.task.describe(),
         "mechanism": setup.mechanism.description,
         "fingerprint": setup.mechanism.fingerprint.hex(),
         "guarantee": setup.mechanism.guarantee.summary(),
@@ -207,10 +266,10 @@ def _run_rounds(
     }
     if record is not None and resume:
         record.check_ballots_stored(setup.run)
-        state = record.resume(setup.settings, state, notes)
+        state = record.resume(setup.settings, state, notes, setup.task.digest)
         history = record.rows()
     elif record is not None:
-        record.begin(setup.settings, notes)
+        record.begin(setup.settings, notes, setup.task.digest)
     try:
         for made in run_rounds(setup, state, engine):
             if record is not None:
@@ -222,7 +281,7 @@ def _run_rounds(
         if record is not None and not resume and not (record.folder / CHECKPOINT).exists():
             record.remove()
         raise
-    return history
+    return state, history
 
 
 def _ballot_folder(folder: str | Path | None, resume: bool) -> Path | None:
@@ -236,12 +295,12 @@ def _ballot_folder(folder: str | Path | None, resume: bool) -> Path | None:
     return place.resolve()
 
 
-def summarise(setup: Setup, history: list[dict[str, Any]]) -> RunSummary:
+def summarise(setup: Setup, history: list[dict[str, Any]], params: Params) -> RunSummary:
     """The figures of a run; SNR is the median over rounds, shares of removed users are means."""
     settings, guarantee = setup.settings, setup.mechanism.guarantee
     rounds = max(settings.rounds, len(history))
     last: dict[str, Any] = next(
-        (row for row in reversed(history) if row.get("test_accuracy") is not None), {}
+        (row for row in reversed(history) if row.get("test_loss") is not None), {}
     )
     ratios = [float(row["snr_db"]) for row in history if not math.isnan(float(row["snr_db"]))]
     statement = statement_of(settings, guarantee, rounds, setup.ballots is not None)
@@ -249,11 +308,13 @@ def summarise(setup: Setup, history: list[dict[str, Any]]) -> RunSummary:
         "mechanism": settings.mechanism,
         "dataset": settings.dataset,
         "model": settings.model,
-        "dim": setup.model.dim,
-        "users": setup.federation.users,
+        "dim": setup.task.dim,
+        "users": setup.task.users,
         "rounds": len(history),
-        "test_accuracy": last.get("test_accuracy", math.nan),
-        "test_loss": last.get("test_loss", math.nan),
+        **{
+            name: float(last[name]) if last.get(name) is not None else math.nan
+            for name in ("test_accuracy", "test_loss", *setup.task.own_metrics)
+        },
         "validation_accuracy": last.get("validation_accuracy"),
         "removed_honest": _mean_over_rounds(history, "removed_honest"),
         "removed_attackers": _mean_over_rounds(history, "removed_attackers")
@@ -275,7 +336,7 @@ def summarise(setup: Setup, history: list[dict[str, Any]]) -> RunSummary:
         "k_anonymity": guarantee.k_anonymity,
         "seed": settings.seed,
     }
-    return RunSummary(figures, statement)
+    return RunSummary(figures, statement, setup.task, params)
 
 
 def _mean_over_rounds(history: list[dict[str, Any]], name: str) -> float | None:

@@ -58,6 +58,9 @@ PARTITION_OPTIONS = {
     "shards_per_user": "shards",
 }
 
+DATA_OPTIONS = ("pixels", "weights_file", "validation", "partition", *PARTITION_OPTIONS)
+"""Options of the built-in tasks."""
+
 
 def _option(default: Any, text: str, low: int | None = None) -> Any:
     """An option with its help text; `low` is the smallest value of a whole number."""
@@ -82,6 +85,9 @@ def mechanism_name(name: str) -> str:
 class Settings:
     """All options of one run. Privacy parameters have no default values."""
 
+    task: str | None = _option(
+        None, "Own task instead of a data set and a model: Python file and name, my_task.py:task."
+    )
     dataset: str = _option("digits", "Data set: digits, mnist, fashion-mnist, cifar10, cifar100.")
     pixels: str = _choice(
         "unit", "Range of the inputs, [0, 1] or [-1, 1] as in the published code", PIXELS
@@ -194,7 +200,8 @@ class Settings:
                 check_positive(name, getattr(self, name))
         mechanism_name(self.mechanism)
         for name, names in CHOICES.items():
-            if getattr(self, name) is not None:
+            brought = self.task is not None and name in ("dataset", "model")
+            if getattr(self, name) is not None and not brought:
                 check_choice(name, getattr(self, name), names)
         if not 0 < check_float("participation", self.participation) <= 1:
             raise InvalidInput(f"participation must lie in (0, 1]; got {self.participation}")
@@ -217,6 +224,11 @@ class Settings:
                     f"{flag} applies to --partition {partition} only, not to {self.partition}; "
                     "leave it out"
                 )
+        if self.task is not None:
+            unused = [name for name in DATA_OPTIONS if getattr(self, name) != FIELDS[name].default]
+            if unused:
+                flag = "--" + unused[0].replace("_", "-")
+                raise InvalidInput(f"--task brings its own data and users: leave {flag} out")
         if self.keep_momentum and self.optimizer == "sgd" and self.momentum == 0:
             raise InvalidInput("--keep-momentum needs --momentum or --optimizer adam")
 

@@ -1,4 +1,4 @@
-"""Builds everything that a run needs from its settings: data, users, model, mechanism, server."""
+"""Builds everything that a run needs from its settings: task, mechanism, server."""
 
 import dataclasses
 import hashlib
@@ -18,77 +18,38 @@ from hushbit.checks import check_int
 from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks.ballots import choose_attackers
-from hushbit.lab.attacks.poisoning import poison_data
 from hushbit.lab.sim import partition
 from hushbit.lab.sim.datasets import Dataset, load_dataset
 from hushbit.lab.sim.defences import check_defence
-from hushbit.lab.sim.models import Model, build_model
+from hushbit.lab.sim.image_task import ImageTask
+from hushbit.lab.sim.learning_task import LearningTask, load_task
+from hushbit.lab.sim.models import build_model
 from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Parts
 from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, taking_part
 from hushbit.lab.sim.private_steps import noise_norm, private_clip, private_server_rate
 from hushbit.lab.sim.server_steps import ServerStep, server_step
 from hushbit.lab.sim.settings import FIELDS, PAPER_TRAINING, Settings, mechanism_name
-from hushbit.lab.sim.training import LocalSettings, TrainingDiverged, local_updates
+from hushbit.lab.sim.training import LocalSettings
 from hushbit.mechanism import Mechanism
 from hushbit.registry import BY_NAME
 from hushbit.tuning.auto import AutoCPA
 from hushbit.tuning.calibrate import calibrate, calibrate_gaussian
 from hushbit.wrappers import Rotated
 
-SIMULATED_USERS = 8
-MAX_SIMULATED_SAMPLES = 256  # with more samples the norm hardly changes
-SIMULATED_BLOCK = 4  # side of a block of equal pixels: images vary by shapes
-SMALLEST_NORM, LARGEST_NORM = 1e-20, 1e10  # accepted by AutoCPA; a run beyond them diverges
+
+def public_clip(settings: Settings, task: LearningTask, local: LocalSettings) -> float:
+    """An l2 clip from public information: the norm of updates on public data decides."""
+    return private_clip(_public_norm(settings, task, local))
 
 
-def simulated_update_norm(model: Model, local: LocalSettings, samples: int, seed: int) -> float:
-    """The median norm of the updates of simulated users with so many samples each, at most 256.
-
-    Simulated users train once on images of random black and white blocks with random labels. No
-    real data are used, so the result is public. On MNIST and CIFAR-10 the median norm of the first
-    real updates was 0.5 to 1.1 times this value, for four models (`docs/signal.md`).
-    """
-    rng = np.random.default_rng([seed, 0x4EA])
-    samples = min(samples, MAX_SIMULATED_SAMPLES)
-    count, (channels, height, width) = SIMULATED_USERS * samples, model.input_shape
-    blocks = rng.integers(
-        0, 2, (count, channels, -(-height // SIMULATED_BLOCK), -(-width // SIMULATED_BLOCK))
-    )
-    images = np.kron(blocks, np.full((SIMULATED_BLOCK, SIMULATED_BLOCK), 255))[
-        :, :, :height, :width
-    ]
-    labels = rng.integers(0, model.classes, count)
-    parts = np.arange(count).reshape(SIMULATED_USERS, samples)
-    optimizer = dataclasses.replace(local.optimizer, keep_state=False)
-    chunks = local_updates(
-        model,
-        model.init(seed),
-        Federation.of(images.astype(np.uint8), labels, parts),
-        np.arange(SIMULATED_USERS),
-        dataclasses.replace(local, optimizer=optimizer),
-        round_number=0,
-        seed=seed,
-    )
-    try:
-        norms = [np.linalg.norm(row) for chunk in chunks for row in chunk.updates]
-    except TrainingDiverged:
-        return LARGEST_NORM
-    return min(max(float(np.median(norms)), SMALLEST_NORM), LARGEST_NORM)
-
-
-def public_clip(settings: Settings, model: Model, local: LocalSettings) -> float:
-    """An l2 clip from public information: the norm of simulated updates decides."""
-    return private_clip(_simulated_norm(settings, model, local))
-
-
-def _simulated_norm(settings: Settings, model: Model, local: LocalSettings) -> float:
-    return simulated_update_norm(model, local, samples_per_step(settings, local), settings.seed)
+def _public_norm(settings: Settings, task: LearningTask, local: LocalSettings) -> float:
+    return task.public_norm(local, samples_per_step(settings, local), settings.seed)
 
 
 def samples_per_step(settings: Settings, local: LocalSettings) -> int:
     """The most samples of a user in one local step."""
-    fewer = settings.partition == "per-user"
+    fewer = settings.partition == "per-user" and settings.task is None
     return min(local.batch_size, settings.samples_per_user) if fewer else local.batch_size
 
 
@@ -146,8 +107,8 @@ def accepted_options(name: str, per: str | None) -> set[str]:
     return ACCEPTED_OPTIONS[known] - {"epsilon_per_bit"}
 
 
-def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> Mechanism:
-    """The mechanism of the settings, for the size of a model and the training of its users."""
+def build_mechanism(settings: Settings, task: LearningTask, local: LocalSettings) -> Mechanism:
+    """The mechanism of the settings, for the size of a task and the training of its users."""
     name, budget = mechanism_name(settings.mechanism), settings.budget
     options = {key: getattr(settings, key) for key in OPTIONS}
     given = {key: value for key, value in options.items() if value is not None}
@@ -160,7 +121,7 @@ def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> M
         raise InvalidInput(f"mechanism {name} does not take {listed}{under}; leave it out")
     if budget is not None and name != "fedavg":
         check_model_budget(settings)
-        made = _within(budget, name, settings, model, local)
+        made = _within(budget, name, settings, task, local)
         if made is not None:
             return made
         given["epsilon_per_bit"] = budget.epsilon
@@ -175,33 +136,33 @@ def build_mechanism(settings: Settings, model: Model, local: LocalSettings) -> M
             "--epsilon 4 --delta 1e-5 --per run --against model: privacy has no default"
         )
     if name == "cpa-auto":
-        return _auto(settings, model, local)
+        return _auto(settings, task, local)
     if name == "cpa-no-rr":
         name, given = "cpa", given | {"epsilon_per_bit": math.inf}
-    made = _build(name, model, given)
+    made = _build(name, task, given)
     return Rotated(made) if rotate else made
 
 
 def _within(
-    budget: Budget, name: str, settings: Settings, model: Model, local: LocalSettings
+    budget: Budget, name: str, settings: Settings, task: LearningTask, local: LocalSettings
 ) -> Mechanism | None:
     """The mechanism that spends a budget; None if its epsilon is that of each bit."""
     rounds = settings.rounds if budget.per == "run" else None
     honest = honest_in_round(settings) if budget.against == "model" else None
     if name == "cpa-auto":
-        return _auto(settings, model, local, rounds, honest)
-    clip = settings.clip or public_clip(settings, model, local)
+        return _auto(settings, task, local, rounds, honest)
+    clip = settings.clip or public_clip(settings, task, local)
     if name == "cpa":
         return calibrate(
-            model.dim, budget, rounds=rounds, honest=honest, clip=clip, radius=settings.radius
+            task.dim, budget, rounds=rounds, honest=honest, clip=clip, radius=settings.radius
         )
     if name == "gaussian":
-        return calibrate_gaussian(model.dim, budget, clip=clip, rounds=rounds)
+        return calibrate_gaussian(task.dim, budget, clip=clip, rounds=rounds)
     if budget.per == "bit" and name != "cpa-no-rr":
         return None
     if name == "laplace" and budget.per == "message" and budget.delta == 0:
         # An update of l2 norm up to the clip has at most this l1 norm.
-        return WholeLaplace(model.dim, budget.epsilon, clip * math.sqrt(model.dim))
+        return WholeLaplace(task.dim, budget.epsilon, clip * math.sqrt(task.dim))
     units = {"cpa-no-rr": "no budget", "laplace": "a budget per bit or message with --delta 0"}
     raise InvalidInput(
         f"mechanism {name} takes {units.get(name, 'a budget per bit with --delta 0')}; got "
@@ -209,13 +170,13 @@ def _within(
     )
 
 
-def _build(name: str, model: Model, given: dict[str, Any]) -> Mechanism:
+def _build(name: str, task: LearningTask, given: dict[str, Any]) -> Mechanism:
     """A mechanism of the registry, with the defaults of the simulator."""
     kind: Any = BY_NAME[name]
     given, authors = dict(given), given.get("preset") == "authors"
     if name == "laplace" and authors:
         _refuse(given, "radius")
-        given["layers"] = tuple(slot.stop - slot.start for slot in model.shapes)
+        given["layers"] = tuple(slot.stop - slot.start for slot in task.slots)
     elif {"radius", "scale"} & set(kind.parameters()):
         given.setdefault("radius", RADIUS)
     if name == "signsgd":
@@ -232,7 +193,7 @@ def _build(name: str, model: Model, given: dict[str, Any]) -> Mechanism:
             given["stages"] = (2, 2)
     parameters = {name: OPTION_OF.get(name, name) for name in kind.parameters()}
     made: Mechanism = kind(
-        dim=model.dim, **{name: given[key] for name, key in parameters.items() if key in given}
+        dim=task.dim, **{name: given[key] for name, key in parameters.items() if key in given}
     )
     if "clip" in given and name != "gaussian" and made.guarantee.rho is None:
         raise InvalidInput("--clip gives a guarantee for two points on Z with stochastic rounding")
@@ -248,13 +209,13 @@ def _refuse(given: dict[str, Any], option: str) -> None:
 
 def _auto(
     settings: Settings,
-    model: Model,
+    task: LearningTask,
     local: LocalSettings,
     rounds: int | None = None,
     honest: int | None = None,
 ) -> Mechanism:
     return AutoCPA(
-        model.dim,
+        task.dim,
         taking_part(settings),
         budget=settings.budget,
         epsilon_per_bit=settings.epsilon_per_bit,
@@ -262,7 +223,7 @@ def _auto(
         honest=honest,
         k=settings.k,
         bits_per_weight=settings.bits_per_weight,
-        first_norm=_simulated_norm(settings, model, local),
+        first_norm=_public_norm(settings, task, local),
         first_octaves=FIRST_LOG2_SPREAD,
     )
 
@@ -292,10 +253,7 @@ class Setup:
     """
 
     settings: Settings
-    data: Dataset
-    federation: Federation
-    validation: NDArray[np.int64]
-    model: Model
+    task: LearningTask
     mechanism: Mechanism
     local: LocalSettings
     server: ServerStep
@@ -319,39 +277,36 @@ def run_identifier(settings: Settings) -> bytes:
 
 
 def build_setup(
-    settings: Settings, folder: str | Path | None = None, data: Dataset | None = None
+    settings: Settings,
+    folder: str | Path | None = None,
+    data: Dataset | None = None,
+    task: LearningTask | None = None,
 ) -> Setup:
-    """Load the data unless they are given, and build what the settings name.
+    """Load task or data unless they are given, and build what the settings name.
 
     No file is written except in the data cache.
     """
-    if data is None:
-        data = load_dataset(settings.dataset, folder, writers=settings.partition == "writer")
-    model = build_model(settings.model, data.input_shape, data.classes, settings.weights_file)
-    model = dataclasses.replace(model, pixels=settings.pixels)
-    rng = np.random.default_rng([settings.seed, 0xDA7A])
-    training, validation = partition.hold_out(len(data.train_y), settings.validation, rng)
-    parts = _parts(settings, data, training, rng)
-    federation = Federation.of(data.train_x, data.train_y, parts)
+    if task is None and settings.task is not None:
+        task = load_task(settings.task)
+    if task is None:
+        task = _image_task(settings, folder, data)
+    else:
+        settings = settings_of_task(settings, task)
     optimizer = Optimizer(settings.optimizer, settings.momentum, keep_state=settings.keep_momentum)
-    batch = settings.batch_size or federation.largest
+    batch = settings.batch_size or task.largest
     local = LocalSettings(_rate(settings), settings.steps, batch, optimizer, settings.memory_mb)
-    mechanism = build_mechanism(settings, model, local)
+    mechanism = build_mechanism(settings, task, local)
     check_defence(settings, mechanism)
-    attackers = choose_attackers(federation.users, settings.attackers, settings.seed)
+    attackers = choose_attackers(task.users, settings.attackers, settings.seed)
     if settings.attack != "none" and not attackers.any():
         raise InvalidInput(
-            f"a share of {settings.attackers} of {federation.users} users is less than one "
+            f"a share of {settings.attackers} of {task.users} users is less than one "
             "attacker: raise --attackers or --users"
         )
-    _check_state(optimizer, federation.users, model.dim)
-    federation = poison_data(federation, attackers, settings.attack, data.classes)
+    _check_state(optimizer, task.users, task.dim)
     return Setup(
         settings=settings,
-        data=data,
-        federation=federation,
-        validation=validation,
-        model=model,
+        task=task.poisoned(attackers, settings.attack),
         mechanism=mechanism,
         local=local,
         server=server_step(
@@ -360,6 +315,29 @@ def build_setup(
         attackers=attackers,
         secret=simulation_secret(settings.seed),
     )
+
+
+def settings_of_task(settings: Settings, task: LearningTask) -> Settings:
+    """The settings with the names and the users of an own task."""
+    brought: dict[str, Any] = {"dataset": task.name, "model": task.model_name, "users": task.users}
+    for name, own in brought.items():
+        if getattr(settings, name) not in (own, FIELDS[name].default):
+            raise InvalidInput(
+                f"the task has {name} {own}; got {getattr(settings, name)}: leave --{name} out"
+            )
+    return dataclasses.replace(settings, task=settings.task or task.name, **brought)
+
+
+def _image_task(settings: Settings, folder: str | Path | None, data: Dataset | None) -> ImageTask:
+    """The built-in task that the settings name."""
+    if data is None:
+        data = load_dataset(settings.dataset, folder, writers=settings.partition == "writer")
+    model = build_model(settings.model, data.input_shape, data.classes, settings.weights_file)
+    model = dataclasses.replace(model, pixels=settings.pixels)
+    rng = np.random.default_rng([settings.seed, 0xDA7A])
+    training, validation = partition.hold_out(len(data.train_y), settings.validation, rng)
+    parts = _parts(settings, data, training, rng)
+    return ImageTask(model, data, Federation.of(data.train_x, data.train_y, parts), validation)
 
 
 def _server_rate(settings: Settings, mechanism: Mechanism, local: LocalSettings) -> float:

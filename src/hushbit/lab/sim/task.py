@@ -4,6 +4,7 @@ task = Task(model=MyLSTM(), loss=F.cross_entropy, clients=[(x0, y0), (x1, y1)], 
 """
 
 import copy
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -13,15 +14,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hushbit.defence.modality import Flags
 from hushbit.errors import InvalidInput
+from hushbit.lab.attacks import POISONING
+from hushbit.lab.attacks.poisoning import rows_of
 from hushbit.lab.sim.client_data import Batch, Prepare, Samples, read_clients, read_samples
 from hushbit.lab.sim.models import TensorSlot, flat_tensor
 from hushbit.lab.sim.module_training import Loss, ModuleJob, TrainedModule, choose_way, seeded
-from hushbit.lab.sim.partition import Indices
+from hushbit.lab.sim.partition import Indices, UserRows
 from hushbit.lab.sim.shared_weights import FastLayers
-from hushbit.lab.sim.training import EVALUATION_BATCH, Floats, LocalChunk, LocalSettings
+from hushbit.lab.sim.training import (
+    EVALUATION_BATCH,
+    Floats,
+    LocalChunk,
+    LocalSettings,
+    median_norm,
+)
 
 Metric = Callable[[Any, Tensor], Any]
+SIMULATED_USERS = 8
 
 
 class Task:
@@ -38,7 +49,7 @@ class Task:
              targets are classes
     frozen   patterns of names of tensors that are neither trained nor sent, as "*running_mean"
     prepare  function that turns a client, the test set and `data` into a pair (x, y)
-    name     name of the task in records; by default the class of the model
+    name     name of the data in records
 
     Inputs x are an array, or a tuple or a dict of arrays for models with several arguments.
     Parameters that are trained and floating-point buffers are sent; parameters without
@@ -56,7 +67,7 @@ class Task:
         metrics: Mapping[str, Metric] | None = None,
         frozen: Sequence[str] = (),
         prepare: Prepare | None = None,
-        name: str | None = None,
+        name: str = "own data",
     ) -> None:
         self.samples, self.rows = read_clients(clients, data, prepare)
         self.test = read_samples(test, prepare, "test")
@@ -64,7 +75,7 @@ class Task:
             raise InvalidInput("test must have the same inputs as the clients")
         self.model, self.loss = model, loss
         module = self._module(0)
-        self.name = name or type(module).__name__
+        self.name, self.model_name = name, type(module).__name__
         self.metrics = dict(metrics or {})
         self.trained = TrainedModule(module, loss, self.samples.names, frozen)
         self.way = choose_way(self.trained, self.test)
@@ -72,8 +83,8 @@ class Task:
 
     def __repr__(self) -> str:
         return (
-            f"Task({self.name}: {self.dim} weights, {self.users} clients, {len(self.samples)} "
-            f"samples, {len(self.test)} for the test)"
+            f"Task({self.model_name}: {self.dim} weights, {self.users} clients, "
+            f"{len(self.samples)} samples, {len(self.test)} for the test)"
         )
 
     def _module(self, seed: int) -> nn.Module:
@@ -109,6 +120,27 @@ class Task:
         """Number of samples of each user."""
         return self.rows.counts
 
+    @property
+    def largest(self) -> int:
+        """The largest number of samples of a user."""
+        return self.rows.largest
+
+    @property
+    def image_shape(self) -> None:
+        """Nothing is known about the meaning of the inputs."""
+        return
+
+    @property
+    def note(self) -> str:
+        """Where the initial weights come from."""
+        given = isinstance(self.model, nn.Module)
+        return "weights of the given module" if given else "random start"
+
+    @property
+    def own_metrics(self) -> tuple[str, ...]:
+        """Names of further columns of the metrics file."""
+        return tuple(f"test_{name}" for name in self.metrics)
+
     def init(self, seed: int) -> Floats:
         """The initial weights as a flat vector."""
         return self.trained.flat(self._module(seed))
@@ -139,11 +171,56 @@ class Task:
         """The weights after a server step, with running variances of at least zero."""
         return self.trained.corrected(params)
 
+    def allocates_by_torch(self, settings: LocalSettings) -> bool:
+        """Whether training leaves blocks of torch in memory."""
+        return True
+
+    def poisoned(self, attackers: Flags, attack: str) -> "Task":
+        """The task with changed labels of attackers, for the attack label-flip."""
+        if attack not in POISONING:
+            return self
+        targets = self.samples.targets
+        if attack != "label-flip" or targets.dtype.kind not in "iu" or targets.ndim != 1:
+            raise InvalidInput(
+                f"the attack {attack} changes {'images' if attack == 'backdoor' else 'classes'}, "
+                "which this task does not have: choose an attack on updates or ballots"
+            )
+        rows, honest = (rows_of(self.rows, users) for users in (attackers, ~attackers))
+        if np.intersect1d(rows, honest).size:
+            raise InvalidInput(f"{attack} would change samples that honest users hold, too")
+        last = max(int(targets.max()), int(self.test.targets.max()))
+        changed = copy.copy(self)
+        flipped = targets.copy()
+        flipped[rows] = last - flipped[rows]
+        changed.samples = dataclasses.replace(self.samples, targets=flipped)
+        return changed
+
+    def public_norm(self, settings: LocalSettings, samples: int, seed: int) -> float:
+        """The median norm of updates that simulated users compute on samples of the test set.
+
+        The server has the test set to evaluate models, so the norm tells nothing about users.
+        """
+        rng = np.random.default_rng([seed, 0x4EA])
+        rows = rng.integers(0, len(self.test), (SIMULATED_USERS, min(samples, len(self.test))))
+        optimizer = dataclasses.replace(settings.optimizer, keep_state=False)
+        job = ModuleJob(
+            self.trained,
+            self.way,
+            flat_tensor(self.init(seed)),
+            self.test,
+            UserRows.from_parts(rows, len(self.test)),
+            dataclasses.replace(settings, optimizer=optimizer),
+            round_number=0,
+        )
+        return median_norm(job.chunks(np.arange(SIMULATED_USERS), seed, {}))
+
+    def scores(self, params: Floats) -> dict[str, float]:
+        """Test results by their names in a row of the metrics."""
+        return {f"test_{name}": value for name, value in self.evaluate(params).items()}
+
     def evaluate(self, params: Floats) -> dict[str, float]:
         """The loss on the test set, the accuracy if targets are classes, and own metrics."""
-        return self._scores(params, self.test)
-
-    def _scores(self, params: Floats, samples: Samples) -> dict[str, float]:
+        samples = self.test
         loss, correct, kept = 0.0, 0, []
         for batch, outputs in self._outputs(params, samples):
             targets = batch.targets
@@ -186,9 +263,6 @@ class Task:
     def describe(self) -> dict[str, Any]:
         """What the run record says about the task."""
         return {
-            "task": self.name,
-            "dim": self.dim,
-            "users": self.users,
             "samples": len(self.samples),
             "test_samples": len(self.test),
             "metrics": ["loss", *(["accuracy"] if self._accuracy else []), *self.metrics],

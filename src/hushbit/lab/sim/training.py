@@ -38,6 +38,7 @@ StateRows = dict[str, Floats]
 EVALUATION_BATCH = 500
 WORKING_SET_BYTES = 96 << 20
 MAX_TILE_USERS = 256
+SMALLEST_NORM, LARGEST_NORM = 1e-20, 1e10  # accepted by AutoCPA; a run beyond them diverges
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MASK = (1 << 64) - 1
 
@@ -106,12 +107,12 @@ def local_updates(
     return _chunks(job, chosen, seeds, state or {})
 
 
-def fresh_state(model: Model, federation: Federation, settings: LocalSettings) -> StateRows:
+def fresh_state(dim: int, users: int, settings: LocalSettings) -> StateRows:
     """Return zeroed optimizer state for every user; empty unless the optimizer keeps its state."""
     if not settings.optimizer.keep_state:
         return {}
-    widths = settings.optimizer.widths(model.dim)
-    return {n: np.zeros((federation.users, w), dtype=np.float32) for n, w in widths.items()}
+    widths = settings.optimizer.widths(dim)
+    return {n: np.zeros((users, w), dtype=np.float32) for n, w in widths.items()}
 
 
 def store_rows(state: StateRows, chunk: LocalChunk) -> None:
@@ -130,6 +131,15 @@ def concat_chunks(chunks: list[LocalChunk]) -> LocalChunk:
         np.concatenate([chunk.losses for chunk in chunks]),
         {n: np.concatenate([c.state[n] for c in chunks]) for n in chunks[0].state},
     )
+
+
+def median_norm(chunks: Iterator[LocalChunk]) -> float:
+    """The median norm of updates, within the limits of AutoCPA; the upper one if users diverge."""
+    try:
+        norms = [np.linalg.norm(row) for chunk in chunks for row in chunk.updates]
+    except TrainingDiverged:
+        return LARGEST_NORM
+    return min(max(float(np.median(norms)), SMALLEST_NORM), LARGEST_NORM)
 
 
 def evaluate(

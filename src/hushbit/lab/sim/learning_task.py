@@ -1,0 +1,143 @@
+"""What the round loop needs of a task, and how the command line loads one from a file.
+
+`ImageTask` provides it for the built-in models and data sets, `Task` for any torch module.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from hushbit.defence.modality import Flags
+from hushbit.errors import InvalidInput
+from hushbit.lab.sim.models import TensorSlot
+from hushbit.lab.sim.partition import Indices
+from hushbit.lab.sim.training import Floats, LocalChunk, LocalSettings
+
+if TYPE_CHECKING:
+    from hushbit.lab.sim.task import Task
+
+
+class LearningTask(Protocol):
+    """A model, the data of users and a test set.
+
+    name, model_name  what records and reports call the data and the model
+    note              where the initial weights come from
+    own_metrics       names of further columns of the metrics file, such as test_mae
+    digest            identifies the task in checkpoints; empty if the settings identify it
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def model_name(self) -> str: ...  # noqa: D102
+
+    @property
+    def note(self) -> str: ...  # noqa: D102
+
+    @property
+    def own_metrics(self) -> tuple[str, ...]: ...  # noqa: D102
+
+    @property
+    def digest(self) -> bytes: ...  # noqa: D102
+
+    @property
+    def dim(self) -> int:
+        """Number of entries that a user sends."""
+
+    @property
+    def slots(self) -> tuple[TensorSlot, ...]:
+        """The position of each tensor in the flat vector."""
+
+    @property
+    def image_shape(self) -> tuple[int, int, int] | None:
+        """Channels, height and width of the inputs; None if they are not images."""
+
+    @property
+    def users(self) -> int:
+        """Number of users."""
+
+    @property
+    def largest(self) -> int:
+        """The largest number of samples of a user."""
+
+    def describe(self) -> dict[str, Any]:
+        """What the run record says about the task, apart from the settings."""
+
+    def init(self, seed: int) -> Floats:
+        """The initial weights as a flat vector."""
+
+    def local_updates(
+        self,
+        params: Floats,
+        users: Indices,
+        settings: LocalSettings,
+        *,
+        round_number: int,
+        seed: int,
+        state: Mapping[str, Floats] | None = None,
+    ) -> Iterator[LocalChunk]:
+        """Train users from the same params; yield their updates in chunks of ascending users."""
+
+    def allocates_by_torch(self, settings: LocalSettings) -> bool:
+        """Whether training leaves blocks of torch in memory."""
+
+    def corrected(self, params: Floats) -> Floats:
+        """The weights after a server step, within the limits of the model."""
+
+    def scores(self, params: Floats) -> dict[str, float]:
+        """Test results by their names in a row of the metrics."""
+
+    def poisoned(self, attackers: Flags, attack: str) -> "LearningTask":
+        """The task with changed samples of attackers, if the attack changes samples."""
+
+    def public_norm(self, settings: LocalSettings, samples: int, seed: int) -> float:
+        """The median norm of updates of users with so many samples, without using their data."""
+
+    def state_dict(self, params: Floats) -> dict[str, Tensor]:
+        """The state of the model with these weights."""
+
+
+def layer_slices(task: LearningTask) -> tuple[slice, ...]:
+    """The slice of each tensor in the flat vector."""
+    return tuple(slice(slot.start, slot.stop) for slot in task.slots)
+
+
+@cache
+def load_task(place: str) -> "Task":
+    """The task in a Python file, as in my_task.py:task; the name may also be that of a function.
+
+    The file is imported under its own name, so that worker processes can import it, too.
+    """
+    path_text, colon, name = place.rpartition(":")
+    path = Path(path_text).resolve()
+    if not colon or not name or path.suffix != ".py":
+        raise InvalidInput(
+            f"a task is a Python file and a name in it, as in my_task.py:task; got {place!r}. A "
+            "run that was started in Python with a Task continues there"
+        )
+    if not path.is_file():
+        raise InvalidInput(f"{path_text} is not a file: name the Python file that makes the task")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = importlib.import_module(path.stem)
+    if Path(getattr(module, "__file__", None) or "").resolve() != path:
+        raise InvalidInput(
+            f"{path.name} has the name of another module, {path.stem}: rename the file"
+        )
+    from hushbit.lab.sim.task import Task
+
+    found = getattr(module, name, None)
+    if callable(found) and not isinstance(found, Task):
+        found = found()
+    if not isinstance(found, Task):
+        raise InvalidInput(
+            f"{name} in {path.name} must be a hushbit.lab.Task, or a function that returns one; "
+            f"got {type(found).__name__}"
+        )
+    return found

@@ -1,0 +1,69 @@
+"""`run`: train a task with one mechanism, from Python.
+
+result = run(task, "cpa-auto", budget=Budget(4, 1e-5, per="run", against="model"), rounds=60)
+result.metrics, result.statement, result.state_dict()
+"""
+
+import difflib
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hushbit.budget import Budget
+from hushbit.errors import InvalidInput
+from hushbit.lab.sim.engines import open_engine
+from hushbit.lab.sim.rounds import BATCH_USERS, RoundResult
+from hushbit.lab.sim.run import RunSummary
+from hushbit.lab.sim.run import run as run_settings
+from hushbit.lab.sim.settings import FIELDS, Settings
+from hushbit.lab.sim.setup import settings_of_task
+from hushbit.lab.sim.task import Task
+
+
+def run(
+    task: Task,
+    mechanism: str = "cpa-auto",
+    *,
+    budget: Budget | None = None,
+    rounds: int = 30,
+    seed: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    engine: str = "local",
+    workers: int | None = None,
+    on_round: Callable[[RoundResult], None] | None = None,
+    **options: Any,
+) -> RunSummary:
+    """Train the task; returns its figures, privacy statement and weights.
+
+    `mechanism` and further options are those of `hushbit run`, with underscores: `rate`, `steps`,
+    `batch_size`, `participation`, `clip` and so on. `out` is a new folder for metrics and
+    checkpoints; with `resume=True` the run in it continues. `on_round` is called after each round.
+    """
+    settings = settings_of(task, mechanism, budget, rounds=rounds, seed=seed, **options)
+    jobs = math.ceil(task.users * settings.participation / BATCH_USERS)
+    with open_engine(engine, workers, jobs) as opened:
+        return run_settings(
+            settings,
+            out,
+            resume=resume,
+            engine=opened,
+            task=task,
+            watch=None if on_round is None else lambda _, made: on_round(made),
+        )
+
+
+def settings_of(task: Task, mechanism: str, budget: Budget | None, **options: Any) -> Settings:
+    """The settings of a run of a task; unknown options are refused."""
+    if not isinstance(task, Task):
+        raise InvalidInput(f"run takes a hushbit.lab.Task; got {type(task).__name__}")
+    for name in options:
+        if name not in FIELDS:
+            close = difflib.get_close_matches(name, FIELDS, 1)
+            hint = f"; did you mean {close[0]}?" if close else "; see hushbit run --help"
+            raise InvalidInput(f"unknown option {name}{hint}")
+    spent = {}
+    if budget is not None:
+        spent = {name: getattr(budget, name) for name in ("epsilon", "delta", "per", "against")}
+    return settings_of_task(Settings(task=task.name, mechanism=mechanism, **spent, **options), task)
