@@ -40,16 +40,14 @@ def demo(
 
 
 def conclusion(results: "list[RunSummary]") -> str:
-    """What the three runs show, in words for a newcomer."""
-    fedavg, gaussian, cpa = results
+    """What the runs show, in one sentence for a newcomer."""
+    fedavg, _, cpa = results
     share = fedavg["bytes_up"] / cpa["bytes_up"]
     return (
         f"With cpa, {cpa['users']:,} users trained a model that recognizes "
         f"{cpa['test_accuracy']:.1%} of the test images ({fedavg['test_accuracy']:.1%} without "
-        f"privacy). Each user sent {share:.0f} times fewer bytes, and whoever sees only the models "
-        f"learns little about any one user: epsilon {cpa['epsilon_run_model']:.3g} for the whole "
-        f"run. The Gaussian mechanism reaches {gaussian['test_accuracy']:.1%} within the same "
-        "budget, but its server sees every update."
+        f"privacy), sent {share:.0f} times fewer bytes, and revealed little about any one user to "
+        f"those who see only the models (epsilon {cpa['epsilon_run_model']:.3g} for the whole run)."
     )
 
 
