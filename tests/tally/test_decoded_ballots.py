@@ -61,6 +61,7 @@ MECHANISMS = {
     "nearest": lambda dim: CPA(dim, 0.5, 0.02, rounding="nearest"),
     "uniform words": lambda dim: CPA(dim, 0.5, 0.02, words="uniform"),
     "rotated": lambda dim: Rotated(CPA(dim, 0.5, 0.02)),
+    "three points": lambda dim: CPA(dim, 0.5, 0.02, points=3),
     "four points": lambda dim: CPA(dim, 0.5, 0.02, points=4),
     "subtractive": lambda dim: CPA(dim, 0.5, 0.02, rounding="subtractive"),
     "nested": lambda dim: NestedCPA(dim, 0.5, 0.02, stages=(2, 4)),
