@@ -5,6 +5,7 @@ import math
 
 import pytest
 
+from hushbit.errors import InvalidInput
 from hushbit.privacy.accountant import (
     Bound,
     Cost,
@@ -105,3 +106,10 @@ def test_units_of_limits_and_bits_of_costs() -> None:
 
 def test_bounds_at_the_given_delta_are_valid() -> None:
     assert smallest([Bound(1.0, DELTA, "one")], DELTA).epsilon == 1.0
+
+
+@pytest.mark.parametrize("delta", [-1e-9, 1.0, math.nan, "small"])
+def test_bounds_have_a_delta_from_zero_to_below_one(delta: float) -> None:
+    assert Bound(1.0, 0.0, "one").delta == 0.0
+    with pytest.raises(InvalidInput, match="delta"):
+        Bound(1.0, delta, "one")

@@ -307,3 +307,9 @@ def test_one_round_and_no_delta_are_the_defaults() -> None:
     assert found.epsilon_per_run(3) == found.run_bound(3).epsilon == 150.0
     crowd = hb.CPA(3, 1.0, 1.0, clip=1.0).guarantee
     assert crowd.of_tally(50, delta=1e-5) == crowd.of_tally(50, 1, delta=1e-5)
+
+
+def test_a_report_needs_a_delta_above_zero() -> None:
+    for call in (of_bits((0.5, 10)).levels, of_bits((0.5, 10)).report):
+        with pytest.raises(InvalidInput, match="delta"):
+            call(3, delta=0.0)
