@@ -5,6 +5,7 @@ which the model receives as several arguments. Objects of Hugging Face `datasets
 `flwr-datasets` and of `torch.utils.data` are turned into pairs by a function of the user.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,8 @@ MAX_SHOWN = 5
 class Samples:
     """Inputs and targets of samples; the first dimension of every array counts samples.
 
-    `names` are the keyword arguments of a model whose inputs are a dict; None for positional ones.
+    `stored` orders images with channels last, as convolutions prefer. `names` are the keyword
+    arguments of a model whose inputs are a dict; None for positional ones.
     """
 
     inputs: tuple[Array, ...]
@@ -36,9 +38,18 @@ class Samples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    def stored(self) -> "Samples":
+        """The samples with images (samples, channels, height, width) stored channels last."""
+        inputs = (one.transpose(0, 2, 3, 1) if one.ndim == 4 else one for one in self.inputs)
+        return dataclasses.replace(self, inputs=tuple(map(np.ascontiguousarray, inputs)))
+
     def batch(self, rows: Any) -> "Batch":
-        """The samples in these rows as tensors: rows is a slice, or an array of any shape."""
-        return Batch(tuple(_tensor(one, rows) for one in self.inputs), _tensor(self.targets, rows))
+        """The stored samples in these rows, a slice or an array of any shape; channels first."""
+        inputs = tuple(
+            channels_first(_tensor(one, rows)) if one.ndim == 4 else _tensor(one, rows)
+            for one in self.inputs
+        )
+        return Batch(inputs, _tensor(self.targets, rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +61,9 @@ class Batch:
 
 
 def _tensor(array: Array, rows: Any) -> Tensor:
-    """Rows of an array; images (channels, height, width) get strides that convolutions prefer."""
-    if array.ndim != 4:
-        return torch.from_numpy(np.ascontiguousarray(array[rows]))
-    chosen = torch.from_numpy(np.ascontiguousarray(array.transpose(0, 2, 3, 1)[rows]))
-    return channels_first(chosen)
+    """A copy of some rows."""
+    found = array[rows]
+    return torch.from_numpy(found if found.flags.owndata else found.copy())
 
 
 def channels_first(images: Tensor) -> Tensor:

@@ -433,6 +433,8 @@ class ModuleJob:
         steps = np.arange(self.settings.steps)
         turns = steps % -(-counts[:, None] // self.batch)
         sizes = np.minimum(counts[:, None] - turns * self.batch, self.batch)
+        if (sizes == sizes[0]).all():
+            return [np.arange(len(users))]
         _, group = np.unique(sizes, axis=0, return_inverse=True)
         group = group.reshape(-1)
         return [np.flatnonzero(group == number) for number in range(int(group.max()) + 1)]

@@ -69,8 +69,9 @@ class Task:
         prepare: Prepare | None = None,
         name: str = "own data",
     ) -> None:
-        self.samples, self.rows = read_clients(clients, data, prepare)
-        self.test = read_samples(test, prepare, "test")
+        samples, self.rows = read_clients(clients, data, prepare)
+        self.samples = samples.stored()
+        self.test = read_samples(test, prepare, "test").stored()
         if self.test.names != self.samples.names:
             raise InvalidInput("test must have the same inputs as the clients")
         self.model, self.loss = model, loss
