@@ -291,6 +291,36 @@ def test_a_model_that_mixes_samples_is_not_trained_in_one_pass() -> None:
         assert torch.allclose(value, expected[name], atol=1e-6)
 
 
+class RunningMean(nn.Module):
+    """A module that assigns its buffers anew, which only the loop follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 1)
+        self.register_buffer("mean", torch.zeros(5))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(dim=0)
+        self.steps = self.steps + 1
+        return self.linear(x - self.mean) / self.steps
+
+
+def test_buffers_that_are_assigned_anew() -> None:
+    torch.manual_seed(0)
+    model, clients = RunningMean(), clients_of(table)
+    task = Task(model, F.mse_loss, clients, table(5))
+    assert task.way.first == "loop"
+    params = task.init(0)
+    for number in range(2):
+        rows = updates(task, params, steps=3, round_number=number)
+        params = (params + rows.mean(axis=0, dtype=np.float64)).astype(np.float32)
+        assert task.evaluate(params) == task.evaluate(params)
+    expected = fedavg(model, F.mse_loss, clients, rounds=2, steps=3, rate=0.1)
+    for name, value in task.state_dict(params).items():
+        assert torch.allclose(value.double(), expected[name].double(), atol=1e-6), name
+
+
 def test_diverging_training_is_reported() -> None:
     task = Task(Regression, F.mse_loss, clients_of(table), table(5))
     with pytest.raises(TrainingDiverged, match="lower the learning rate"):

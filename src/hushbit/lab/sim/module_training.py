@@ -183,9 +183,9 @@ class TrainedModule:
             carried: dict[str, Tensor],
             inputs: tuple[Tensor, ...],
             targets: Tensor,
-        ) -> tuple[Tensor, tuple[dict[str, Tensor], dict[str, Tensor]]]:
+        ) -> tuple[Tensor, dict[str, Tensor]]:
             outputs = self.call(inputs, {**carried, **parameters, **buffers})
-            return self.loss_of(outputs, targets), (buffers, carried)
+            return self.loss_of(outputs, targets), buffers
 
         step: Any = vmap(
             grad_and_value(loss, has_aux=True),
@@ -193,10 +193,9 @@ class TrainedModule:
             randomness="different",
         )
         with sdpa_kernel(SDPBackend.MATH):  # the faster kernels of attention know no users
-            by_name, (losses, (after, kept)) = step(
+            by_name, (losses, after) = step(
                 parameters, buffers, carried, batch.inputs, batch.targets
             )
-        carried |= {name: value[0] for name, value in kept.items()}  # the same for all users
         for slot in self.parameters:
             gradients[:, slot.start : slot.stop] = by_name[slot.name].flatten(1)
         for slot in self.buffers:

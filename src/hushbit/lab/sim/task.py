@@ -244,7 +244,7 @@ class Task:
         trained.load(flat_tensor(params), trained.fixed)
         trained.module.eval()
         try:
-            with torch.inference_mode(), FastLayers():
+            with torch.no_grad(), FastLayers():  # a module may keep tensors for its training
                 for begin in range(0, len(samples), EVALUATION_BATCH):
                     batch = samples.batch(slice(begin, begin + EVALUATION_BATCH))
                     yield batch, trained.call(batch.inputs)
