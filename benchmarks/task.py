@@ -59,7 +59,7 @@ def jobs(name: str) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     parts, everyone = np.arange(users * SAMPLES).reshape(users, -1), np.arange(users)
     model, federation = build_model(name, SHAPE, CLASSES), Federation.of(images, labels, parts)
     params, when = model.init(0), {"round_number": 0, "seed": 0}
-    pixels = normalised(images)
+    pixels = normalised(images, model.pixel_range)
     task = Task(
         MODULES[name],
         F.cross_entropy,
