@@ -182,19 +182,20 @@ class Stopped(Exception):
     pass
 
 
-def stop_after(number: int) -> Any:
-    def on_round(made: Any) -> None:
-        if made.number == number:
-            raise Stopped
+class StopAfter(lab.Callback):
+    def __init__(self, number: int) -> None:
+        self.number = number
 
-    return on_round
+    def on_round(self, row: Any) -> None:
+        if row["round"] == self.number:
+            raise Stopped
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     options = {"epsilon_per_bit": 2.0, "rounds": 4, "steps": 2, "rate": 0.1}
     whole = lab.run(classes(), "cpa", **options)
     with pytest.raises(Stopped):
-        lab.run(classes(), "cpa", **options, out=tmp_path, on_round=stop_after(2))
+        lab.run(classes(), "cpa", **options, out=tmp_path, callbacks=[StopAfter(2)])
     resumed = lab.run(classes(), "cpa", **options, out=tmp_path, resume=True)
     assert np.array_equal(whole.params, resumed.params)
     assert len(resumed.history) == 4
@@ -204,7 +205,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_run_does_not_continue_with_other_data(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
-        lab.run(classes(), "fedavg", rounds=3, out=tmp_path, on_round=stop_after(1))
+        lab.run(classes(), "fedavg", rounds=3, out=tmp_path, callbacks=[StopAfter(1)])
     torch.manual_seed(9)
     other = lab.Task(CNN, F.cross_entropy, [images(4) for _ in range(40)], images(30))
     with pytest.raises(InvalidInput, match="other data"):

@@ -4,12 +4,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hushbit.lab.callbacks import Callback
     from hushbit.lab.sim.task import Task
     from hushbit.lab.task_run import run
 
-__all__ = ["Task", "run"]
+__all__ = ["Callback", "Task", "run"]
 
-_PLACES = {"Task": "hushbit.lab.sim.task", "run": "hushbit.lab.task_run"}
+_PLACES = {
+    "Callback": "hushbit.lab.callbacks",
+    "Task": "hushbit.lab.sim.task",
+    "run": "hushbit.lab.task_run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,14 +6,15 @@ result.metrics, result.statement, result.state_dict()
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hushbit.budget import Budget
 from hushbit.errors import InvalidInput
+from hushbit.lab.callbacks import Callback
 from hushbit.lab.sim.engines import open_engine
-from hushbit.lab.sim.rounds import BATCH_USERS, RoundResult
+from hushbit.lab.sim.rounds import BATCH_USERS
 from hushbit.lab.sim.run import RunSummary
 from hushbit.lab.sim.run import run as run_settings
 from hushbit.lab.sim.settings import FIELDS, Settings
@@ -32,14 +33,15 @@ def run(
     resume: bool = False,
     engine: str = "local",
     workers: int | None = None,
-    on_round: Callable[[RoundResult], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     **options: Any,
 ) -> RunSummary:
     """Train the task; returns its figures, privacy statement and weights.
 
     `mechanism` and further options are those of `hushbit run`, with underscores: `rate`, `steps`,
     `batch_size`, `participation`, `clip` and so on. `out` is a new folder for metrics and
-    checkpoints; with `resume=True` the run in it continues. `on_round` is called after each round.
+    checkpoints; with `resume=True` the run in it continues. Each of `callbacks` is a
+    `hushbit.lab.Callback`.
     """
     settings = settings_of(task, mechanism, budget, rounds=rounds, seed=seed, **options)
     jobs = math.ceil(task.users * settings.participation / BATCH_USERS)
@@ -50,7 +52,7 @@ def run(
             resume=resume,
             engine=opened,
             task=task,
-            watch=None if on_round is None else lambda _, made: on_round(made),
+            callbacks=callbacks,
         )
 
 

@@ -205,14 +205,12 @@ class TotalProgress(ProgressLine):
 
 
 class RoundProgress(ProgressLine):
-    """Progress of one run: accuracy, SNR, epsilon so far, time left; optionally TensorBoard events.
+    """Progress of one run: accuracy, SNR, epsilon so far, time left.
 
     The line fits into 80 columns; a wider terminal also shows a bar.
     """
 
-    def __init__(
-        self, settings: "Settings", events: Path | None = None, label: str | None = None
-    ) -> None:
+    def __init__(self, settings: "Settings", label: str | None = None) -> None:
         whole = Column(no_wrap=True, overflow="ignore")
         bar = [BarColumn(bar_width=BAR_WIDTH)] if err.width >= WIDTH_FOR_BAR else []
         super().__init__(
@@ -225,15 +223,6 @@ class RoundProgress(ProgressLine):
         self._task = self._bar.add_task(
             label or settings.mechanism, total=settings.rounds, note="preparing"
         )
-        self._folder = events
-        self._events: Any = None
-        if events is not None:
-            _writer_class()
-
-    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        super().__exit__(failure)
-        if self._events is not None:
-            self._events.close()
 
     def watch(self, setup: "Setup", made: "RoundResult") -> None:
         """Called after every round."""
@@ -247,24 +236,6 @@ class RoundProgress(ProgressLine):
         spent = spent_text(setup.settings, setup.mechanism.guarantee, made.number)
         note = f"{result}SNR {made.distortion.snr_db:.1f} dB  {spent}"
         self._bar.update(self._task, completed=made.number, note=note)
-        if self._folder is not None:
-            self._write_events(self._folder, made)
-
-    def _write_events(self, folder: Path, made: "RoundResult") -> None:
-        # Opened in the first round, so that a run that fails before it leaves no folder behind.
-        if self._events is None:
-            self._events = _writer_class()(str(folder / "events"))
-        for name, value in made.row().items():
-            if isinstance(value, int | float) and name != "round":
-                self._events.add_scalar(name, value, made.number)
-
-
-def _writer_class() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingExtra("--tensorboard needs tensorboard: pip install tensorboard") from error
-    return SummaryWriter
 
 
 class DownloadProgress(ProgressLine):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hushbit.errors import InvalidInput
+from hushbit.lab.callbacks import Callback, MLflow, TensorBoard, WandB
 from hushbit.lab.cli.options import ConfigFile, DataFolder, options_from, with_settings
 from hushbit.lab.cli.output import (
     Interrupted,
@@ -48,6 +49,12 @@ def run(
     data: DataFolder = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")
+    ] = False,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="Log to MLflow; MLFLOW_TRACKING_URI names the server.")
+    ] = False,
+    wandb: Annotated[
+        bool, typer.Option("--wandb", help="Log to Weights & Biases; WANDB_PROJECT, WANDB_MODE.")
     ] = False,
     engine: Annotated[
         str, typer.Option(help="Where users train: local (processes on this machine) or ray.")
@@ -96,6 +103,9 @@ def run(
 
     if settings.task is not None:
         settings = settings_of_task(settings, load_task(settings.task))
+    callbacks: list[Callback] = [MLflow()] if mlflow else []
+    callbacks += [WandB()] if wandb else []
+    callbacks += [TensorBoard(out / "events")] if tensorboard and out is not None else []
     for line in filter_warnings(settings):
         err.print(f"note: {line}", soft_wrap=True, highlight=False)
     jobs = math.ceil(settings.users * settings.participation / BATCH_USERS)
@@ -103,7 +113,7 @@ def run(
     try:
         with (
             open_engine(engine, workers, jobs) as opened,
-            RoundProgress(settings, out if tensorboard else None) as progress,
+            RoundProgress(settings) as progress,
         ):
             summary = run_settings(
                 settings,
@@ -113,6 +123,7 @@ def run(
                 watch=progress.watch,
                 engine=opened,
                 ballots=ballots,
+                callbacks=callbacks,
             )
     except KeyboardInterrupt:
         raise Interrupted(resume_hint(out)) from None

@@ -4,7 +4,7 @@ import hashlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hushbit.engine import Engine
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
+from hushbit.lab.callbacks import Callback
 from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.privacy import SIMULATION_ONLY, check_model_budget, statement_of
 from hushbit.lab.sim.rounds import (
@@ -215,6 +216,7 @@ def run(
     ballots: str | Path | None = None,
     mechanism: Mechanism | None = None,
     task: LearningTask | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> RunSummary:
     """Run or resume a federation; returns the summary, with the rounds under "history".
 
@@ -235,12 +237,14 @@ def run(
             setup = replace(setup, ballots=kept, run=run_identifier(setup.settings))
         if mechanism is not None:
             setup = replace(setup, mechanism=mechanism)
-        state, history = _run_rounds(setup, record, resume, watch, engine)
+        state, history = _run_rounds(setup, record, resume, watch, engine, callbacks)
         summary = summarise(setup, history, evaluated_params(state))
         summary["seconds"] = time.perf_counter() - begun
         if record is not None:
             record.finish(summary)
             summary.save(record.folder / WEIGHTS)
+    for one in callbacks:
+        one.on_end(summary)
     summary["history"] = history
     return summary
 
@@ -251,6 +255,7 @@ def _run_rounds(
     resume: bool,
     watch: Watcher | None,
     engine: Engine | None,
+    callbacks: Sequence[Callback],
 ) -> tuple[RunState, list[dict[str, Any]]]:
     """The last state, and the metrics of all rounds, those before an interruption included."""
     state, history = initial_state(setup), []
@@ -271,12 +276,16 @@ def _run_rounds(
     elif record is not None:
         record.begin(setup.settings, notes, setup.task.digest)
     try:
+        for one in callbacks:
+            one.on_start(setup.settings.given())
         for made in run_rounds(setup, state, engine):
             if record is not None:
                 record.save_round(state, made)
             if watch is not None:
                 watch(setup, made)
             history.append(made.row())
+            for one in callbacks:
+                one.on_round(history[-1])
     except HushbitError:
         if record is not None and not resume and not (record.folder / CHECKPOINT).exists():
             record.remove()

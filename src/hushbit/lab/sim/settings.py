@@ -301,6 +301,11 @@ class Settings:
             rotate=rotate,
         )
 
+    def given(self) -> dict[str, Any]:
+        """The options that have a value, by name, defaults included."""
+        options = dataclasses.asdict(self.resolved())
+        return {name: value for name, value in options.items() if value is not None}
+
     def to_toml(self) -> str:
         """The settings as TOML; options that are None are left out."""
         lines = []
