@@ -23,6 +23,7 @@ COMMANDS = {
     "demo": ("demo", "Train 1 000 users within a privacy budget, compared with FedAvg."),
     "run": ("run", "Train a model across users with one mechanism."),
     "compare": ("compare", "Run several mechanisms on the same users and seed."),
+    "export": ("export", "Write weights and metrics of a stored run for other programs."),
     "reproduce": ("reproduce", "Reproduce the tables and figures of the paper."),
     "plan": ("plan", "Predict SNR, bytes and guarantees for a privacy budget."),
     "audit": ("audit", "Attack the encoder, read a ledger, or invert updates."),

@@ -145,7 +145,8 @@ class Model:
     """A network without state: `init` returns a flat vector, `apply` maps it and images to logits.
 
     `dropout_shapes` lists the masks that one training sample needs (none in evaluation).
-    `note` describes the initial parameters, for the run record. `pixels` names the range of the
+    `note` describes the initial parameters, for the run record. `statistics` are the frozen mean
+    and variance of each normalisation, from a weights file. `pixels` names the range of the
     inputs in `PIXEL_RANGES`; the published code uses [-1, 1].
     """
 
@@ -158,6 +159,7 @@ class Model:
     dropout_rate: float = 0.0
     given: Mapping[str, NDArray[np.float32]] | None = None
     note: str = "random start"
+    statistics: Statistics | None = None
     pixels: str = "symmetric"
 
     @property
@@ -252,7 +254,9 @@ def _resnet18(shape: ImageShape, classes: int, weights_file: str | Path | None) 
     given, statistics = read_weights(Path(weights_file), expected)
     forward = partial(resnet_forward, statistics)
     note = f"weights and normalisation statistics from {Path(weights_file).name}"
-    return Model("resnet18", shape, classes, slots, forward, given=given, note=note)
+    return Model(
+        "resnet18", shape, classes, slots, forward, given=given, note=note, statistics=statistics
+    )
 
 
 def _stack(

@@ -109,15 +109,19 @@ class RunRecord(RunFolder):
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, and the metrics once more as Parquet."""
         super().finish(summary)
+        self.write_parquet(self.rows(), self.folder / "metrics.parquet")
+
+    def write_parquet(self, rows: list[dict[str, Any]], path: Path) -> None:
+        """Write rows of the metrics as Parquet, with numbers for "inf", "-inf" and "nan"."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        rows = [
+        numbers = [
             {k: float(v) if v in ("inf", "-inf", "nan") else v for k, v in row.items()}
-            for row in self.rows()
+            for row in rows
         ]
-        table = pa.Table.from_pylist(rows)
-        write_atomic(self.folder / "metrics.parquet", lambda file: pq.write_table(table, file))
+        table = pa.Table.from_pylist(numbers)
+        write_atomic(path, lambda file: pq.write_table(table, file))
 
 
 def _digest(settings: Settings, task: bytes) -> NDArray[np.uint8]:
