@@ -229,6 +229,23 @@ def test_an_interrupted_run_without_a_folder_stores_nothing(hushbit, monkeypatch
     assert (answer.code, answer.lines) == (130, ["hushbit: interrupted; nothing was stored"])
 
 
+def test_resume_with_more_rounds_extends_a_run(hushbit, tmp_path):
+    folder = tmp_path / "run"
+    assert hushbit("run", *SMALL, "--out", folder).code == 0
+    answer = hushbit("run", "--resume", "--rounds", 5, "--out", folder, "--json")
+    assert (answer.code, json.loads(answer.out)["rounds"]) == (0, 5)
+    refused = hushbit("run", "--resume", "--rounds", 6, "--seed", 3, "--out", folder)
+    assert (refused.code, "leave the others out" in refused.err) == (2, True)
+
+
+def test_a_run_that_stops_early_says_so(hushbit):
+    words = ("run", *SMALL, "--server-rate", 1e-9, "--patience", 1)
+    answer = hushbit(*words)
+    assert answer.code == 0
+    assert "2 rounds" in answer.out
+    assert "stopped early: no higher test accuracy in 1 rounds" in answer.err
+
+
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
 def test_a_missing_tracker_is_named_and_nothing_is_written(hushbit, tmp_path, monkeypatch, name):
     module = "torch.utils.tensorboard" if name == "tensorboard" else name

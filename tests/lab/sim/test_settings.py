@@ -213,3 +213,16 @@ def test_every_field_has_help_and_a_plain_type():
 def test_settings_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().users = 3
+
+
+def test_options_of_a_file_are_named_with_hyphens_or_underscores(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("epsilon-per-bit = 1.0\nserver_rate = 0.5\n")
+    assert read_settings(path) == {"epsilon_per_bit": 1.0, "server_rate": 0.5}
+
+
+def test_an_option_that_a_file_names_twice_is_refused(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("server-rate = 1.0\nserver_rate = 0.5\n")
+    with pytest.raises(InvalidInput, match=r"twice.*: server-rate$"):
+        read_settings(path)

@@ -1,5 +1,6 @@
 """The `run` command: train a model across users with one mechanism."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,11 @@ def run(
         typer.Option(help="Folder for configuration, metrics and checkpoints of the run."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out from its checkpoint.")
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the run in --out from its checkpoint; a larger --rounds extends it.",
+        ),
     ] = False,
     config: ConfigFile = None,
     data: DataFolder = None,
@@ -85,11 +90,14 @@ def run(
     if tensorboard and out is None:
         raise InvalidInput("--tensorboard needs --out: the folder to write into")
     if resume and out is not None:
-        if named or config is not None:
-            raise InvalidInput("--resume takes the options of the stored run: leave the others out")
+        if set(named) - {"rounds"} or config is not None:
+            raise InvalidInput(
+                "--resume takes the options of the stored run, and --rounds to extend it: leave "
+                "the others out"
+            )
         from hushbit.lab.sim.run import RunRecord
 
-        settings = RunRecord(out).settings()
+        settings = dataclasses.replace(RunRecord(out).settings(), **named)
     else:
         settings = Settings(**options_from(named, config))
     # torch and Numba take seconds to load, so wrong options are refused before.
@@ -128,6 +136,9 @@ def run(
     except KeyboardInterrupt:
         raise Interrupted(resume_hint(out)) from None
     summary.pop("history")
+    if summary["rounds"] < settings.rounds:
+        text = f"note: stopped early: no higher test accuracy in {settings.patience} rounds"
+        err.print(text, soft_wrap=True, highlight=False)
     if note is not None:
         write_text(note, summary.privacy_note())
     if json:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hushbit.engine import Engine
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
 from hushbit.lab.callbacks import Callback
+from hushbit.lab.sim.early_stopping import has_stopped
 from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.privacy import SIMULATION_ONLY, check_model_budget, statement_of
 from hushbit.lab.sim.rounds import (
@@ -33,14 +34,15 @@ from hushbit.statement import PrivacyStatement
 from hushbit.store.run_folder import (
     CHECKPOINT,
     ENVIRONMENT,
+    SUMMARY,
     ArrayGroups,
     RunFolder,
     software_versions,
 )
-from hushbit.wire.files import write_atomic
+from hushbit.wire.files import write_atomic, write_text
 
 PACKAGES = ("hushbit", "numpy", "numba", "torch", "scikit-learn", "pyarrow")
-WEIGHTS = "model.safetensors"
+WEIGHTS, METRICS_TABLE = "model.safetensors", "metrics.parquet"
 STATE_GROUPS = ("server", "local", "average", "tuning", "defence")
 
 
@@ -75,19 +77,51 @@ class RunRecord(RunFolder):
     ) -> RunState:
         """The state of the last checkpoint, or `fresh` if there is none; later rows are dropped.
 
-        `task` is the digest of an own task.
+        `task` is the digest of an own task. Settings with more rounds than the stored ones extend
+        the run.
         """
         self._check_run()
+        extends = self._check_rounds(settings)
         self._digest = _digest(settings, task)
         kept = self.read_checkpoint()
         state = fresh if kept is None else self._state(kept.round, kept.groups, fresh)
+        if extends:
+            for name in (SUMMARY, METRICS_TABLE, WEIGHTS):  # of the shorter run
+                (self.folder / name).unlink(missing_ok=True)
+            write_text(self.config, settings.resolved().to_toml())
         self.rewind(state.round, software_versions(PACKAGES) | dict(notes))
         return state
+
+    def _check_rounds(self, settings: Settings) -> bool:
+        """Whether the settings have more rounds than the stored ones; refuse what is not allowed.
+
+        The noise of a budget per run is chosen for a number of rounds, so that more rounds would
+        exceed the budget.
+        """
+        stored = self.settings().rounds
+        if settings.rounds < stored:
+            raise InvalidInput(
+                f"the run in {self.folder} has {stored} rounds: a resumed run can have more, not "
+                f"fewer; got {settings.rounds}"
+            )
+        more = settings.rounds > stored
+        if more and settings.per == "run":
+            raise InvalidInput(
+                f"the budget of the run in {self.folder} covers its {stored} rounds, and more "
+                f"rounds would exceed it: start a new run with --rounds {settings.rounds}"
+            )
+        return more
 
     def check_ballots_stored(self, run: bytes) -> None:
         """Refuse to resume with other keys: a run stores the ballots of all rounds or of none."""
         known = self.read_json(ENVIRONMENT) if (self.folder / ENVIRONMENT).exists() else {}
-        if known.get("run", run.hex()) != run.hex():
+        begun = known.get("run", run.hex())
+        if begun and run and begun != run.hex():
+            raise InvalidInput(
+                f"the ballots of the run in {self.folder} are stored under keys for its number of "
+                "rounds: start a new run instead of extending it"
+            )
+        if begun != run.hex():
             raise InvalidInput(
                 f"the run in {self.folder} began {'without' if run else 'with'} --ballots: "
                 "resume it in the same way"
@@ -109,7 +143,7 @@ class RunRecord(RunFolder):
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Write the summary, and the metrics once more as Parquet."""
         super().finish(summary)
-        self.write_parquet(self.rows(), self.folder / "metrics.parquet")
+        self.write_parquet(self.rows(), self.folder / METRICS_TABLE)
 
     def write_parquet(self, rows: list[dict[str, Any]], path: Path) -> None:
         """Write rows of the metrics as Parquet, with numbers for "inf", "-inf" and "nan"."""
@@ -125,7 +159,12 @@ class RunRecord(RunFolder):
 
 
 def _digest(settings: Settings, task: bytes) -> NDArray[np.uint8]:
-    """Identifies the settings and the own task that a checkpoint was made with."""
+    """Identifies the settings and the own task that a checkpoint was made with.
+
+    The number of rounds counts for budgets per run only, since other runs can be extended.
+    """
+    if settings.per != "run":
+        settings = replace(settings, rounds=1)
     digest = hashlib.sha256(settings.resolved().to_toml().encode() + task).digest()
     return np.frombuffer(digest, dtype=np.uint8)
 
@@ -282,7 +321,8 @@ def _run_rounds(
     try:
         for one in callbacks:
             one.on_start(setup.settings.given())
-        for made in run_rounds(setup, state, engine):
+        rounds = run_rounds(setup, state, engine)
+        while not has_stopped(history, setup.settings.patience) and (made := next(rounds, None)):
             if record is not None:
                 record.save_round(state, made)
             if watch is not None:

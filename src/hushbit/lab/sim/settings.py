@@ -183,6 +183,12 @@ class Settings:
     defence: str = _choice("none", "Defence", DEFENCES)
     seed: int = _option(0, "Seed of data split, weights, batches and simulated coins.", low=0)
     evaluate_every: int = _option(1, "Number of rounds between evaluations of the model.", low=1)
+    patience: int | None = _option(
+        None,
+        "Stop after this many rounds without a higher test accuracy. The privacy statement still "
+        "counts --rounds.",
+        low=1,
+    )
     memory_mb: float = _option(16.0, "Memory in MB for updates that are held at once.")
 
     def __post_init__(self) -> None:
@@ -328,11 +334,18 @@ FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read options from a TOML file; unknown names raise `InvalidInput`."""
+    """Read options from a TOML file, named with hyphens or underscores.
+
+    Unknown names and names given twice raise `InvalidInput`.
+    """
     try:
-        options = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{path} cannot be read as TOML: {error}") from error
+    options = {name.replace("-", "_"): value for name, value in found.items()}
+    twice = sorted(name for name in found if "-" in name and name.replace("-", "_") in found)
+    if twice:
+        raise InvalidInput(f"{path} has options twice, with - and with _: {', '.join(twice)}")
     unknown = sorted(set(options) - set(FIELDS))
     if unknown:
         raise InvalidInput(
