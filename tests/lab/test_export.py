@@ -14,9 +14,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from hushbit import lab
 from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.lab import export
 from hushbit.lab.sim.datasets import DATASET_NAMES, load_dataset
+from hushbit.lab.sim.image_task import task_without_data
 from hushbit.lab.sim.models import build_model
 from hushbit.lab.sim.run import run
 from hushbit.lab.sim.settings import Settings
@@ -92,9 +94,24 @@ def test_statistics_of_a_weights_file_are_part_of_the_state(stored, monkeypatch)
     model = dataclasses.replace(
         build_model("mlp", (1, 8, 8), 10), statistics={"bn1": (mean, variance)}
     )
-    monkeypatch.setattr(export, "_model", lambda record: model)
+    monkeypatch.setattr(export, "_image_task", lambda record: task_without_data(model))
     found = export.state_dict(stored[0])
     assert (found["bn1.running_mean"], found["bn1.running_var"]) == (mean, variance)
+
+
+def test_weights_of_an_own_task_are_those_of_the_finished_run(tmp_path):
+    x, y = torch.randn(6, 3), torch.randint(2, (6,))
+    task = lab.Task(nn.Linear(3, 2), nn.functional.cross_entropy, [(x, y), (x, y)], (x, y))
+    summary = lab.run(task, "fedavg", rounds=1, out=tmp_path / "run", workers=1)
+    export.write_weights(tmp_path / "run", tmp_path / "m.safetensors")
+    found = load_file(tmp_path / "m.safetensors")
+    assert found.keys() == {"weight", "bias"}
+    assert torch.equal(found["weight"], summary.state_dict()["weight"])
+    with safe_open(tmp_path / "m.safetensors", "pt") as file:
+        assert "inputs" not in file.metadata()
+    (tmp_path / "run" / "model.safetensors").unlink()
+    with pytest.raises(InvalidInput, match="not finished: resume it"):
+        export.state_dict(tmp_path / "run")
 
 
 def test_the_shapes_of_all_data_sets_are_known():

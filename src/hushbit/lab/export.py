@@ -10,13 +10,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hushbit.errors import DamagedFile, InvalidInput, MissingExtra
+from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.wire.files import write_atomic, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hushbit.lab.sim.models import Model
+    from hushbit.lab.sim.image_task import ImageTask
     from hushbit.lab.sim.run import RunRecord
     from hushbit.store.run_folder import Checkpoint
 
@@ -45,25 +45,23 @@ def check_format(path: Path, formats: tuple[str, ...]) -> str:
 def state_dict(folder: str | Path) -> "dict[str, Tensor]":
     """The tensors of the model after the last complete round, by name.
 
-    A run with `average_weights` gives the average that it evaluated. Normalisation statistics of a
-    weights file are included under torchvision's names.
+    A run with `average_weights` gives the average that it evaluated. The weights of an own task are
+    those that the finished run has stored.
     """
     import numpy as np
-    import torch
 
     record, kept = _stored(folder)
-    model = _model(record)
+    if record.settings().task is not None:
+        return _of_own_task(record)
+    task = _image_task(record)
     average = kept.groups.get("average", {}).get("average")
     params = kept.groups["model"]["params"] if average is None else average.astype(np.float32)
-    if params.shape != (model.dim,):
+    if params.shape != (task.dim,):
         raise DamagedFile(
             f"the checkpoint in {record.folder} has {params.size} weights, the model of its "
-            f"configuration has {model.dim}"
+            f"configuration has {task.dim}"
         )
-    named = {name: one.clone() for name, one in model.tensors(torch.tensor(params)).items()}
-    for norm, (mean, variance) in (model.statistics or {}).items():
-        named |= {f"{norm}.running_mean": mean, f"{norm}.running_var": variance}
-    return named
+    return task.state_dict(params)
 
 
 def write_weights(folder: str | Path, path: str | Path) -> None:
@@ -71,19 +69,17 @@ def write_weights(folder: str | Path, path: str | Path) -> None:
 
     The metadata of a safetensors file name the model, the data set and the scaling of inputs.
     """
-    target = Path(path)
-    if check_format(target, WEIGHTS_FORMATS) == ".pt":
-        import torch
+    import torch
 
-        tensors = state_dict(folder)
+    from hushbit.lab.sim.run import save_weights
+
+    target = Path(path)
+    form = check_format(target, WEIGHTS_FORMATS)
+    tensors = state_dict(folder)
+    if form == ".pt":
         write_atomic(target, lambda file: torch.save(tensors, file))
-        return
-    try:
-        from safetensors.torch import save
-    except ImportError as error:
-        raise MissingExtra("safetensors is not installed: pip install 'hushbit[lab]'") from error
-    content = save(state_dict(folder), _metadata(folder))
-    write_atomic(target, lambda file: file.write(content))
+    else:
+        save_weights(target, tensors, _metadata(folder))
 
 
 def write_metrics(folder: str | Path, path: str | Path) -> None:
@@ -119,12 +115,25 @@ def _stored(folder: str | Path) -> "tuple[RunRecord, Checkpoint]":
     return record, kept
 
 
-def _model(record: "RunRecord") -> "Model":
+def _image_task(record: "RunRecord") -> "ImageTask":
+    from hushbit.lab.sim.image_task import task_without_data
     from hushbit.lab.sim.models import build_model
 
     settings = record.settings()
     shape, classes = IMAGES[settings.dataset]
-    return build_model(settings.model, shape, classes, settings.weights_file)
+    return task_without_data(build_model(settings.model, shape, classes, settings.weights_file))
+
+
+def _of_own_task(record: "RunRecord") -> "dict[str, Tensor]":
+    from safetensors.torch import load_file
+
+    from hushbit.lab.sim.run import WEIGHTS
+
+    path = record.folder / WEIGHTS
+    if not path.exists():
+        raise InvalidInput(f"the run in {record.folder} is not finished: resume it first")
+    tensors: dict[str, Tensor] = load_file(path)
+    return tensors
 
 
 def _metadata(folder: str | Path) -> dict[str, str]:
@@ -132,14 +141,11 @@ def _metadata(folder: str | Path) -> dict[str, str]:
 
     record, kept = _stored(folder)
     settings = record.settings()
-    center, scale = PIXEL_RANGES[settings.pixels]
-    return {
-        "format": "pt",
-        "model": settings.model,
-        "dataset": settings.dataset,
-        "inputs": f"(byte - {center:g}) / {scale:g}",
-        "round": str(kept.round),
-    }
+    names = {"model": settings.model, "dataset": settings.dataset, "round": str(kept.round)}
+    if settings.task is None:
+        center, scale = PIXEL_RANGES[settings.pixels]
+        names["inputs"] = f"(byte - {center:g}) / {scale:g}"
+    return {"format": "pt", **names}
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:

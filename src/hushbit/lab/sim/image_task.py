@@ -146,8 +146,12 @@ class ImageTask:
         return simulated_update_norm(self.model, settings, samples, seed)
 
     def state_dict(self, params: Floats) -> dict[str, Tensor]:
-        """The tensors of the model by name."""
-        return {name: one.clone() for name, one in self.model.tensors(torch.tensor(params)).items()}
+        """The tensors of the model by name, with frozen statistics under torchvision's names."""
+        named = self.model.tensors(torch.tensor(params))
+        state = {name: one.clone() for name, one in named.items()}
+        for norm, (mean, variance) in (self.model.statistics or {}).items():
+            state |= {f"{norm}.running_mean": mean, f"{norm}.running_var": variance}
+        return state
 
 
 def task_without_data(model: Model) -> ImageTask:

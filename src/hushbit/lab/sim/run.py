@@ -238,13 +238,16 @@ def metric_text(name: str, value: float) -> str:
     return f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
 
 
-def save_weights(path: Path, tensors: Mapping[str, Any]) -> None:
+def save_weights(
+    path: Path, tensors: Mapping[str, Any], metadata: dict[str, str] | None = None
+) -> None:
     """Write tensors as a safetensors file; tied tensors are stored once for each name."""
     try:
         from safetensors.torch import save
     except ImportError as error:
         raise MissingExtra("weights need safetensors: pip install 'hushbit[lab]'") from error
-    content = save({name: one.detach().clone().contiguous() for name, one in tensors.items()})
+    copies = {name: one.detach().clone().contiguous() for name, one in tensors.items()}
+    content = save(copies, metadata)
     write_atomic(path, lambda file: file.write(content))
 
 
