@@ -29,7 +29,7 @@ def ledger(tmp_path: Path) -> Path:
 
 
 def test_a_correct_encoder_ends_with_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--epsilon-per-bit", "1", "--ballots", "2000"]) == 0
+    assert run(["--epsilon-per-bit", "1", "--trials", "2000"]) == 0
     printed = capsys.readouterr().out
     for words in ("one bit", "whole message", "within the claim"):
         assert words in printed
@@ -37,7 +37,7 @@ def test_a_correct_encoder_ends_with_exit_code_0(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("points", ["2", "4"])
 def test_json_holds_claims_and_bounds(points: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--epsilon-per-bit", "1", "--ballots", "1000", "--dim", "3", "--points", points]
+    asked = ["--epsilon-per-bit", "1", "--trials", "1000", "--dim", "3", "--points", points]
     assert run([*asked, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["passed"]
@@ -99,7 +99,7 @@ def test_a_file_that_is_not_a_ledger_ends_with_exit_code_2(
         ["--epsilon-per-bit", "nan"],
         ["--epsilon-per-bit", "inf"],
         ["--epsilon-per-bit", "x"],
-        ["--epsilon-per-bit", "1", "--ballots", "5"],
+        ["--epsilon-per-bit", "1", "--trials", "5"],
         ["--epsilon-per-bit", "1", "--points", "1"],
         ["--epsilon-per-bit", "1", "--dim", "0"],
         ["--epsilon-per-bit", "1", "--ledger", "x"],
@@ -109,7 +109,7 @@ def test_wrong_arguments_end_with_exit_code_2(wrong: list[str]) -> None:
     assert run(wrong) == 2
 
 
-TALLY = ["--tally", "--epsilon-per-bit", "1", "--tallies", "1200", "--seed", "3"]
+TALLY = ["--tally", "--epsilon-per-bit", "1", "--trials", "1200", "--seed", "3"]
 
 
 def test_the_audit_of_tallies_states_the_answer_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +157,7 @@ def test_a_broken_claim_of_tallies_ends_with_exit_code_1(
 def test_the_membership_attack(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--membership", "--users", "6", "--rounds", "1", "--runs", "4"]
+    asked = ["--membership", "--users", "6", "--rounds", "1", "--trials", "4"]
     assert run(asked) == 0
     assert capsys.readouterr().out.startswith("AUC 0.")
     assert run([*asked, "--json"]) == 0

@@ -1,5 +1,6 @@
 """hushbit demo: three mechanisms at one budget, and the plot file on the last line."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 
@@ -36,7 +37,14 @@ def test_demo_compares_three_mechanisms_and_writes_into_a_new_folder(hushbit):
 
 @pytest.mark.usefixtures("_offline")
 def test_the_budget_of_the_demo_is_4_per_run_against_the_model(hushbit):
-    answer = hushbit("demo", "--folder", "elsewhere")
+    answer = hushbit("demo", "--out", "elsewhere")
     assert answer.code == 0
     assert "epsilon 4 for the whole run" in answer.out
     assert answer.out.splitlines()[-1] == f"plot: {Path('elsewhere', 'compare.png')}"
+
+
+@pytest.mark.usefixtures("_offline")
+def test_demo_prints_its_summaries_as_json(hushbit):
+    found = json.loads(hushbit("demo", "--json").out)
+    assert [one["mechanism"] for one in found] == ["fedavg", "gaussian", "cpa"]
+    assert "history" not in found[0]

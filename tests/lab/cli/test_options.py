@@ -6,8 +6,8 @@ import sys
 import pytest
 
 import hushbit as hb
-from hushbit.lab.cli import COMMANDS
-from hushbit.lab.cli.options import options_from
+from hushbit.lab.cli import COMMANDS, load_command
+from hushbit.lab.cli.options import PANEL_OF, options_from
 from hushbit.lab.sim.settings import FIELDS
 
 
@@ -19,6 +19,59 @@ def test_every_field_is_an_option_with_help(hushbit, monkeypatch):
         assert field.metadata["help"][:12] in shown
     assert "[default: digits]" in shown
     assert "--mechanism " not in hushbit("compare", "--help").out
+
+
+def commands():
+    """Every command by its words; `data` has commands of its own."""
+    for name in COMMANDS:
+        command = load_command(name)
+        below = getattr(command, "commands", {})
+        yield from ((f"{name} {key}", part) for key, part in below.items())
+        if not below:
+            yield name, command
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=lambda one: str(one))
+def test_every_command_prints_its_result_as_json_on_request(name, command):
+    assert any("--json" in parameter.opts for parameter in command.params)
+
+
+def test_every_option_of_a_run_is_in_one_group_of_the_help(hushbit, monkeypatch):
+    assert PANEL_OF.keys() == FIELDS.keys()
+    monkeypatch.setenv("COLUMNS", "100")
+    shown = hushbit("run", "--help").out
+    titles = [line.strip("╭╮─ ") for line in shown.splitlines() if line.startswith("╭")]
+    assert titles == [
+        "Options",
+        "Data",
+        "Model and training",
+        "Privacy",
+        "Server",
+        "Attack and defence",
+        "Computation",
+        "Output",
+    ]
+    first = shown[: shown.index("─ Data ─")]
+    assert [word for word in first.split() if word.startswith("--")] == ["--config", "--help"]
+
+
+SAME = {
+    "data list": ("--data",),
+    "data fetch": ("--data",),
+    "data verify": ("--data",),
+    "reproduce": ("--data", "--out", "--workers"),
+    "demo": ("--out",),
+    "compare": ("--data", "--out"),
+    "tally": ("--defence", "--engine", "--workers", "--seed"),
+    "plan": ("--bits-per-weight", "--note"),
+}
+
+
+def test_options_of_other_commands_have_the_names_that_run_uses():
+    known = dict(commands())
+    names = {name: {flag for one in c.params for flag in one.opts} for name, c in known.items()}
+    for name, flags in SAME.items():
+        assert set(flags) <= names[name] & names["run"], name
 
 
 def test_the_command_line_overrides_the_file_and_the_file_the_defaults(tmp_path):

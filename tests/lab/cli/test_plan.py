@@ -117,7 +117,7 @@ def test_honest_voters_are_a_number_or_a_share_up_to_one(
         ["--epsilon-per-bit", "0.5", "--signal", "2"],
         ["--epsilon", "4", "--delta", "1", "--per", "message", "--against", "server"],
         ["--epsilon-per-bit", "1", "--k", "0"],
-        ["--epsilon-per-bit", "1", "--bits-per-entry", "1.5"],
+        ["--epsilon-per-bit", "1", "--bits-per-weight", "1.5"],
     ],
 )
 def test_wrong_arguments_end_with_exit_code_2(

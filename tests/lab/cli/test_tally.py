@@ -79,7 +79,7 @@ def test_other_decoders(hushbit: Any, stored: Path, tmp_path: Path, decoder: str
 
 def test_the_spectral_filter(hushbit: Any, stored: Path, tmp_path: Path) -> None:
     answer = hushbit(
-        "tally", stored, "--seed", 4, "--out", tmp_path / "t", "--filter", "spectral", "--json"
+        "tally", stored, "--seed", 4, "--out", tmp_path / "t", "--defence", "spectral", "--json"
     )
     rows = json.loads(answer.out)["rounds"]
     assert all(row["counted"] + row["refused"]["filtered"] == 60 for row in rows)
@@ -110,7 +110,7 @@ def test_damaged_files_stop_the_count_unless_skipped(
         (("--seed", 4, "--secret-file", "x"), "--secret-file"),
         (("--secret-file", "none"), "cannot be read"),
         (("--seed", 4, "--decoder", "best"), "decoder"),
-        (("--seed", 4, "--filter", "best"), "filter"),
+        (("--seed", 4, "--defence", "best"), "defence"),
         (("--seed", 4, "--engine", "spark"), "engine"),
         (("--seed", 4, "--workers", 0), "workers"),
         (("--seed", 4, "--fingerprint", "00"), "no readable ballots"),

@@ -33,7 +33,7 @@ TALLY_USERS, TALLIES, TALLY_CONFIDENCE = 20, 400_000, 0.99
 CLIP_TALLIES, CLIP_ENTRIES = 10, 32
 """One in so many tallies tests the clip, in updates with so many times the entries."""
 
-MEMBERSHIP_USERS, MEMBERSHIP_ROUNDS = 50, 5
+MEMBERSHIP_USERS, MEMBERSHIP_ROUNDS, MEMBERSHIP_RUNS = 50, 5, 300
 DEFAULT_EPSILON, DEFAULT_DELTA = 0.5, 1e-5
 
 
@@ -66,10 +66,14 @@ def audit(
     delta: Annotated[
         float, typer.Option(help="Delta of the audited claim (--tally, --membership).")
     ] = DEFAULT_DELTA,
-    tallies: Annotated[
-        int, typer.Option(help="Tallies for each of two inputs (--tally).")
-    ] = TALLIES,
-    runs: Annotated[int, typer.Option(help="Training runs of each kind (--membership).")] = 300,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            help="Ballots, tallies (--tally) or training runs (--membership) for each of two "
+            "inputs; default: 1 000 000 ballots for two points, else 150 000; 400 000 tallies; "
+            "300 runs."
+        ),
+    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -81,13 +85,6 @@ def audit(
     dim: Annotated[
         int | None,
         typer.Option(help="Entries of an update; default: the most that the audit can measure."),
-    ] = None,
-    ballots: Annotated[
-        int | None,
-        typer.Option(
-            help="Ballots per update, for two updates; default: 1 000 000 for two points, "
-            "else 150 000."
-        ),
     ] = None,
     ledger: Annotated[
         Path | None, typer.Option(help="Print what every user in this ledger has spent.")
@@ -119,11 +116,11 @@ def audit(
     elif inversion is not None:
         _show_inversion(inversion, dataset, epsilon, json)
     elif tally:
-        _attack_tally(epsilon, users, clip, rounds, delta, tallies, seed, json)
+        _attack_tally(epsilon, users, clip, rounds, delta, trials, seed, json)
     elif membership:
-        _attack_models(dataset, epsilon, users, rounds, delta, runs, seed, json)
+        _attack_models(dataset, epsilon, users, rounds, delta, trials, seed, json)
     else:
-        _attack(epsilon, points, dim, ballots, json)
+        _attack(epsilon, points, dim, trials, json)
 
 
 @contextmanager
@@ -134,25 +131,25 @@ def _progress(text: str) -> Iterator[Report]:
         yield lambda share: progress.update(task, completed=share)
 
 
-def _attack(epsilon: float, points: int, dim: int | None, ballots: int | None, json: bool) -> None:
+def _attack(epsilon: float, points: int, dim: int | None, trials: int | None, json: bool) -> None:
     fast = points == 2
     claim = FAST_CLAIM if fast else SLOW_CLAIM
     size = max(1, round(claim / epsilon)) if dim is None else dim
-    trials = (FAST_BALLOTS if fast else SLOW_BALLOTS) if ballots is None else ballots
+    count = (FAST_BALLOTS if fast else SLOW_BALLOTS) if trials is None else trials
     mechanism = CPA(size, epsilon, 1.0, points=points)
-    with _progress(f"encoding 2 x {trials:,} ballots") as report:
-        findings = attack(mechanism, trials, progress=report)
+    with _progress(f"encoding 2 x {count:,} ballots") as report:
+        findings = attack(mechanism, count, progress=report)
     if json:
         show_json(
             {
                 "mechanism": mechanism.description,
-                "ballots": trials,
+                "ballots": count,
                 "findings": [finding.row() for finding in findings],
                 "passed": all(finding.passed for finding in findings),
             }
         )
     else:
-        _show_findings(findings, mechanism, trials)
+        _show_findings(findings, mechanism, count)
     _exit_if_exceeded(findings)
 
 
@@ -196,11 +193,12 @@ def _attack_tally(
     clip: float | None,
     rounds: int | None,
     delta: float,
-    tallies: int,
+    trials: int | None,
     seed: int | None,
     json: bool,
 ) -> None:
     users = TALLY_USERS if users is None else users
+    tallies = TALLIES if trials is None else trials
     rounds = 1 if rounds is None else rounds
     length = measurable_clip(epsilon, users, rounds, delta) if clip is None else clip
     entries = max(1, math.ceil(check_positive("clip", length) ** 2 - 1e-9))
@@ -261,7 +259,7 @@ def _attack_models(
     users: int | None,
     rounds: int | None,
     delta: float,
-    runs: int,
+    trials: int | None,
     seed: int | None,
     json: bool,
 ) -> None:
@@ -269,6 +267,7 @@ def _attack_models(
     from hushbit.lab.attacks.membership import LOW_RATE, attacked_run, membership
 
     users = MEMBERSHIP_USERS if users is None else users
+    runs = MEMBERSHIP_RUNS if trials is None else trials
     rounds = MEMBERSHIP_ROUNDS if rounds is None else rounds
     settings = attacked_run(dataset, epsilon, users, rounds, delta, seed or 0)
     with _progress(f"training 2 x {runs:,} models") as report:

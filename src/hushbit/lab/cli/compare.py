@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hushbit.errors import InvalidInput
-from hushbit.lab.cli.options import ConfigFile, DataFolder, options_from, with_settings
+from hushbit.lab.cli.options import (
+    PRIVACY,
+    ConfigFile,
+    DataFolder,
+    options_from,
+    output_flag,
+    output_path,
+    with_settings,
+)
 from hushbit.lab.cli.output import (
     Interrupted,
     RoundProgress,
@@ -40,21 +48,23 @@ COLUMNS: tuple[Column, ...] = (
 def compare(
     named: dict[str, Any],
     mechanisms: Annotated[
-        str, typer.Option(help="Names of mechanisms, separated by commas: fedavg,cpa,laplace.")
+        str,
+        typer.Option(
+            help="Names of mechanisms, separated by commas: fedavg,cpa,laplace.",
+            rich_help_panel=PRIVACY,
+        ),
     ] = "fedavg,cpa",
-    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the plot.")] = None,
     config: ConfigFile = None,
     data: DataFolder = None,
-    details: Annotated[
-        bool, typer.Option("--details", help="Print every figure of the runs.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
+    out: Annotated[Path | None, output_path("Folder for the runs and the plot.")] = None,
+    details: Annotated[bool, output_flag("--details", "Print every figure of the runs.")] = False,
+    json: Annotated[bool, output_flag("--json", "Print the summaries as JSON.")] = False,
 ) -> None:
     """Run several mechanisms on the same users and seed; print a table and draw a plot."""
     results = run_all([name.strip() for name in mechanisms.split(",")], named, config, data, out)
     plot = None if out is None else draw_plot(results, out)
     if json:
-        show_json([{k: v for k, v in r.items() if k != "history"} for r in results])
+        show_summaries(results)
         return
     print_table(results)
     print_statements(results)
@@ -63,6 +73,11 @@ def compare(
         print_details(result)
     if plot is not None:
         console.print(str(plot))
+
+
+def show_summaries(results: "list[RunSummary]") -> None:
+    """Print the figures of each run as JSON, without those of single rounds."""
+    show_json([{k: v for k, v in r.items() if k != "history"} for r in results])
 
 
 def run_all(

@@ -13,12 +13,13 @@ data = typer.Typer(
 Names = Annotated[
     list[str], typer.Argument(help="digits, mnist, fashion-mnist, cifar10 or cifar100.")
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 @data.command("list")
 def list_all(
     folder: DataFolder = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """List all data sets and verify those that are present."""
     from hushbit.lab.sim.datasets import dataset_status
@@ -34,23 +35,30 @@ def list_all(
 
 
 @data.command()
-def fetch(names: Names, folder: DataFolder = None) -> None:
+def fetch(names: Names, folder: DataFolder = None, json: Json = False) -> None:
     """Download mnist, fashion-mnist, cifar10 or cifar100 into the data folder."""
     from hushbit.lab.sim.datasets import fetch_dataset
 
+    rows = []
     for name in names:
         with DownloadProgress(f"fetching {name}") as progress:
             source = fetch_dataset(name, folder, progress=progress)
-        out.print(f"{name}: {source}")
+        rows.append({"name": name, "source": source})
+        if not json:
+            out.print(f"{name}: {source}")
+    if json:
+        show_json(rows)
 
 
 @data.command()
-def verify(names: Names, folder: DataFolder = None) -> None:
+def verify(names: Names, folder: DataFolder = None, json: Json = False) -> None:
     """Compare all files of a data set with their checksums; exit code 1 if one is bad or absent."""
     from hushbit.lab.sim.datasets import verify_dataset
 
     found = [verify_dataset(name, folder) for name in names]
-    for row in found:
+    if json:
+        show_json([vars(row) for row in found])
+    for row in found if not json else ():
         out.print(f"{row.name}: {row.state} ({row.detail})")
     if any(row.state not in ("present", "embedded") for row in found):
         raise typer.Exit(1)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hushbit.errors import HushbitError
-from hushbit.lab.cli.compare import draw_plot, print_statements, print_table, run_all
+from hushbit.lab.cli.compare import (
+    draw_plot,
+    print_statements,
+    print_table,
+    run_all,
+    show_summaries,
+)
 from hushbit.lab.cli.output import DownloadProgress, err, need_lab
 from hushbit.lab.cli.output import out as console
 
@@ -22,19 +28,23 @@ DIGITS = {"dataset": "digits", "samples_per_user": 1}
 
 
 def demo(
-    folder: Annotated[
+    out: Annotated[
         Path | None,
         typer.Option(help="New folder for the runs and the plot; default: demo, demo-2, ..."),
     ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
 ) -> None:
     """Train across 1 000 users within a privacy budget, compared with training without privacy."""
     need_lab()
-    chosen = _free_folder() if folder is None else folder
+    chosen = _free_folder() if out is None else out
     named = {**_data(), **TRAINING, **BUDGET}
     results = run_all(["fedavg", "gaussian", "cpa"], named, None, None, chosen)
+    plot = draw_plot(results, chosen)
+    if json:
+        show_summaries(results)
+        return
     print_table(results)
     print_statements(results[-1:])
-    plot = draw_plot(results, chosen)
     console.print(conclusion(results))
     console.print(f"plot: {plot}")
 

@@ -30,7 +30,7 @@ TEXTS = {
     "signal": "Assumed RMS entry of the mean update, as a multiple of radius.",
     "user_rms": "Assumed RMS entry of a user's update, as a multiple of radius; default: --signal.",
     "k": "Minimum k-anonymity of a block in one round.",
-    "bits_per_entry": "Bits per entry: below 1 for a random subset, 2, 3, ... for stages.",
+    "bits_per_weight": "Bits per weight: below 1 for a random subset, 2, 3, ... for stages.",
     "snr_db": "Also report how many users reach this SNR in dB.",
 }
 
@@ -50,7 +50,7 @@ def plan_of_options(
     signal: float = 0.1,
     user_rms: float | None = None,
     k: int = 1,
-    bits_per_entry: float | None = None,
+    bits_per_weight: float | None = None,
     snr_db: float | None = None,
 ) -> Plan:
     """The plan of the command's options."""
@@ -67,7 +67,7 @@ def plan_of_options(
         signal=signal,
         user_rms=user_rms,
         k=k,
-        bits_per_entry=bits_per_entry,
+        bits_per_entry=bits_per_weight,
         snr_db=snr_db,
     )
 

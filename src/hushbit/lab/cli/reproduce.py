@@ -11,6 +11,7 @@ import typer
 
 from hushbit.checks import check_int
 from hushbit.errors import InvalidInput
+from hushbit.lab.cli.options import DataFolder
 from hushbit.lab.cli.output import Interrupted, err, need_lab, show_json, table
 from hushbit.lab.cli.output import out as console
 
@@ -37,7 +38,7 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(help="Worker processes. Default: one per core.")
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="Data folder. Default: HUSHBIT_DATA.")] = None,
+    data: DataFolder = None,
     show: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:

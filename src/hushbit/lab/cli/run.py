@@ -10,7 +10,15 @@ import typer
 
 from hushbit.errors import InvalidInput
 from hushbit.lab.callbacks import Callback, MLflow, TensorBoard, WandB
-from hushbit.lab.cli.options import ConfigFile, DataFolder, options_from, with_settings
+from hushbit.lab.cli.options import (
+    COMPUTATION,
+    ConfigFile,
+    DataFolder,
+    options_from,
+    output_flag,
+    output_path,
+    with_settings,
+)
 from hushbit.lab.cli.output import (
     Interrupted,
     RoundProgress,
@@ -36,52 +44,61 @@ SHOWN: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
 """The figures that are printed without --details, after the test results."""
 
 
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="Where users train: local (processes on this machine) or ray.",
+        rich_help_panel=COMPUTATION,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Worker processes; default: from the number of cores and users.",
+        rich_help_panel=COMPUTATION,
+    ),
+]
+
+
 @with_settings()
 def run(
     named: dict[str, Any],
+    config: ConfigFile = None,
+    data: DataFolder = None,
+    engine: Engine = "local",
+    workers: Workers = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for configuration, metrics and checkpoints of the run."),
+        output_path("Folder for configuration, metrics, checkpoint and weights."),
     ] = None,
     resume: Annotated[
         bool,
-        typer.Option(
+        output_flag(
             "--resume",
-            help="Continue the run in --out from its checkpoint; a larger --rounds extends it.",
+            "Continue the run in --out from its checkpoint; a larger --rounds extends it.",
         ),
     ] = False,
-    config: ConfigFile = None,
-    data: DataFolder = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write TensorBoard events into --out.")
-    ] = False,
-    mlflow: Annotated[
-        bool, typer.Option("--mlflow", help="Log to MLflow; MLFLOW_TRACKING_URI names the server.")
-    ] = False,
-    wandb: Annotated[
-        bool, typer.Option("--wandb", help="Log to Weights & Biases; WANDB_PROJECT, WANDB_MODE.")
-    ] = False,
-    engine: Annotated[
-        str, typer.Option(help="Where users train: local (processes on this machine) or ray.")
-    ] = "local",
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Worker processes; default: from the number of cores and users."),
-    ] = None,
     ballots: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder to store every ballot in, as Parquet files. The keys then have a run "
+        output_path(
+            "Folder to store every ballot in, as Parquet files. The keys then have a run "
             "identifier, so words differ from those of a run without --ballots."
         ),
     ] = None,
     note: Annotated[
-        Path | None, typer.Option(help="Markdown file to write the privacy note of the run to.")
+        Path | None, output_path("Markdown file to write the privacy note of the run to.")
     ] = None,
-    details: Annotated[
-        bool, typer.Option("--details", help="Print every figure of the run.")
+    tensorboard: Annotated[
+        bool, output_flag("--tensorboard", "Write TensorBoard events into --out.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    mlflow: Annotated[
+        bool, output_flag("--mlflow", "Log to MLflow; MLFLOW_TRACKING_URI names the server.")
+    ] = False,
+    wandb: Annotated[
+        bool, output_flag("--wandb", "Log to Weights & Biases; WANDB_PROJECT names the project.")
+    ] = False,
+    details: Annotated[bool, output_flag("--details", "Print every figure of the run.")] = False,
+    json: Annotated[bool, output_flag("--json", "Print the summary as JSON.")] = False,
 ) -> None:
     """Train a model across users with one mechanism; report accuracy, bytes and privacy."""
     need_lab()

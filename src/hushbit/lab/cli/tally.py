@@ -11,7 +11,7 @@ from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.lab.cli.output import announce_cluster, err, out, show_json, table
 
 DECODERS = ("mean", "median", "trimmed-mean", "shrunken")
-FILTERS = ("none", "spectral")
+DEFENCES = ("none", "spectral")
 
 
 def tally(
@@ -27,11 +27,9 @@ def tally(
     trim: Annotated[
         float, typer.Option(help="Fraction trimmed at each end, for --decoder trimmed-mean.")
     ] = 0.1,
-    filter_name: Annotated[
+    defence: Annotated[
         str,
-        typer.Option(
-            "--filter", help="Ballot filter: none, or spectral, which holds all ballots in memory."
-        ),
+        typer.Option(help="Defence: none, or spectral, which holds all ballots in memory."),
     ] = "none",
     fingerprint: Annotated[
         str | None,
@@ -56,7 +54,7 @@ def tally(
     from hushbit.wire.files import new_folder
 
     check_choice("decoder", decoder, DECODERS)
-    check_choice("filter", filter_name, FILTERS)
+    check_choice("defence", defence, DEFENCES)
     secret = _secret(secret_file, seed)
     found, damaged = find_ballot_files(ballots)
     run = read_run(ballots)
@@ -82,7 +80,7 @@ def tally(
             folder,
             decoder=decoder,
             trim=trim,
-            spectral=filter_name == "spectral",
+            spectral=defence == "spectral",
             skip_damaged=skip_damaged,
             engine=opened,
             damaged={str(path.relative_to(ballots)): why for path, why in damaged.items()},
