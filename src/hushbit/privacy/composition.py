@@ -286,7 +286,7 @@ def _largest_gap(law: _LossGap, step: float, tilt: float, log_scale: float, delt
     mass = law.mass * np.exp(np.minimum(log_scale + tilt * step * cells, 700.0)) * (1 + 1e-10)
 
     def masses_below(cell: int) -> tuple[float, float]:
-        upto = mass[: max(0, cell - law.first + 1)]
+        upto = mass[: cell - law.first + 1]
         gap = step * (cell - cells[: upto.size])
         return float(np.sum(upto * -np.expm1(-gap))), float(np.sum(upto * np.exp(-gap)))
 
