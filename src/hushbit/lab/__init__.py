@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hushbit.lab.callbacks import Callback
     from hushbit.lab.sim.task import Task
+    from hushbit.lab.study import Study
     from hushbit.lab.task_run import run
 
-__all__ = ["Callback", "Task", "run"]
+__all__ = ["Callback", "Study", "Task", "run"]
 
 _PLACES = {
     "Callback": "hushbit.lab.callbacks",
+    "Study": "hushbit.lab.study",
     "Task": "hushbit.lab.sim.task",
     "run": "hushbit.lab.task_run",
 }

@@ -22,6 +22,9 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hushbit:
         exec(compile(block, str(PAGE), "exec"), names)
     assert names["plain"].metrics["accuracy"] > 0.9
     assert names["private"]["epsilon_spent"] <= 8
+    assert names["private"].metrics["accuracy"] > 0.75
+    assert set(names["result"].runs) == {"fedavg", "cpa"}
+    assert Path("study.html").exists()
     stored = load_file("model.safetensors")
     for name, value in names["model"].state_dict().items():
         assert torch.equal(stored[name], value)

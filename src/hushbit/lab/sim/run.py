@@ -390,6 +390,8 @@ def summarise(setup: Setup, history: list[dict[str, Any]], params: Params) -> Ru
         "epsilon_spent": statement.spent,
         "simulation_only": SIMULATION_ONLY,
         "k_anonymity": guarantee.k_anonymity,
+        "server": settings.server_name,
+        "server_rate": setup.server.rate,
         "seed": settings.seed,
     }
     return RunSummary(figures, statement, setup.task, params)

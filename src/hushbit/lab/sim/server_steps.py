@@ -25,6 +25,10 @@ ADAPTIVITY = 1e-3
 class ServerStep(Protocol):
     """How an estimate moves the model."""
 
+    @property
+    def rate(self) -> float:
+        """The learning rate of the server."""
+
     def start(self, dim: int) -> State:
         """Return the state before the first round."""
 

@@ -1,0 +1,121 @@
+"""Studies: several mechanisms and seeds on one task, with one server step."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+
+import hushbit as hb
+from hushbit.errors import InvalidInput, MissingExtra
+from hushbit.lab import Study, Task
+from plain_fedavg import CNN, Regression, images, table
+
+BUDGET = hb.Budget(8, 1e-5, per="run", against="model")
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    torch.manual_seed(1)
+    return Task(CNN, F.cross_entropy, [images(4) for _ in range(30)], images(30))
+
+
+@pytest.fixture(scope="module")
+def result(task: Task) -> Any:
+    return Study(task, budget=BUDGET, rounds=2, seeds=3, rate=0.1).compare(
+        ["fedavg", "cpa-auto", "laplace", "gaussian"]
+    )
+
+
+def test_every_mechanism_is_run_with_every_seed(result: Any) -> None:
+    assert set(result.runs) == {"fedavg", "cpa-auto", "gaussian"}
+    for runs in result.runs.values():
+        assert [one["seed"] for one in runs] == [0, 1, 2]
+        assert len({one["test_loss"] for one in runs}) == 3
+    assert [row.mean for row in result.rows] == sorted((r.mean for r in result.rows), reverse=True)
+    for row in result.rows:
+        values = [one["test_accuracy"] for one in result.runs[row.mechanism]]
+        assert (row.low, row.high) == (min(values), max(values))
+        assert row.low <= row.mean <= row.high
+
+
+def test_all_mechanisms_have_the_same_server_step(result: Any) -> None:
+    assert {row.server for row in result.rows} == {"plain"}
+    assert "plain, rate 1" in str(result)
+
+
+def test_a_mechanism_that_the_budget_does_not_suit_is_left_out(result: Any) -> None:
+    assert list(result.refused) == ["laplace"]
+    assert "laplace takes a budget per bit" in str(result)
+    assert "laplace takes a budget per bit" in result._repr_html_()
+
+
+def test_the_answer_comes_first(result: Any) -> None:
+    assert result.best in ("cpa-auto", "gaussian")
+    first = str(result).splitlines()[0]
+    assert first == result.verdict
+    assert first.startswith(f"{result.best} reaches a test accuracy of ")
+    assert "FedAvg without privacy" in first
+    assert "against those who see only the model" in first
+    assert result._repr_html_().index(result.best) < result._repr_html_().index("<table>")
+    (sent,) = re.findall(r"sends ([\d.]+) kB", first)
+    one = result.run_of()
+    assert float(sent) == pytest.approx(one["bytes_up"] / (30 * 2) / 1e3, rel=1e-2)
+
+
+def test_what_a_study_gives_away(result: Any, tmp_path: Path) -> None:
+    result.save(tmp_path / "model.safetensors")
+    stored = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(stored[name], value) for name, value in result.state_dict().items())
+    assert f"run with {result.best}" in result.privacy_note()
+    assert result.report(tmp_path / "page.html").read_text().count("cpa-auto-seed-2") > 0
+    records = result.to_records()
+    assert len(records) == 3 * 3 * 2
+    assert {"mechanism", "seed", "round", "test_accuracy"} <= set(records[0])
+    with pytest.raises(InvalidInput, match="runs of fedavg, cpa-auto, gaussian"):
+        result.state_dict("mvu")
+
+
+def test_to_pandas(result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtra, match="pip install pandas"):
+        result.to_pandas()
+    monkeypatch.undo()
+    pytest.importorskip("pandas")
+    assert list(result.to_pandas()["mechanism"].unique()) == ["fedavg", "cpa-auto", "gaussian"]
+
+
+def test_few_seeds_have_no_range_and_a_loss_is_ranked_upwards(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    task = Task(Regression, F.mse_loss, [table(4) for _ in range(8)], table(30))
+    told: list[str] = []
+    made = Study(task, rounds=2, seeds=[5], rate=0.1, epsilon_per_bit=0.1, radius=1.0).compare(
+        ["fedavg", "cpa"], out=tmp_path, on_run=lambda name, _: told.append(name)
+    )
+    assert made.metric == "loss"
+    assert told == [row.mechanism for row in made.rows] == ["fedavg", "cpa"]
+    assert made.rows[0].low is None
+    assert "1 seed" in str(made)
+    assert made.best == "cpa"
+    assert (tmp_path / "cpa-seed-5" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "mechanisms", "message"),
+    [
+        ({"seeds": 0}, ["fedavg"], "seeds"),
+        ({"seeds": [1, 1]}, ["fedavg"], "different"),
+        ({}, ["cpa"], "epsilon"),
+        ({}, ["magic"], "unknown mechanism"),
+        ({}, [], "none was named"),
+    ],
+)
+def test_wrong_studies_are_refused(
+    task: Task, options: Any, mechanisms: list[str], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Study(task, rounds=1, **options).compare(mechanisms)
