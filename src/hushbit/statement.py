@@ -27,6 +27,15 @@ WIDTH = 80
 
 SERVER = "Against the server, which sees ballots"
 MODEL = "Against those who see only the model (sums of votes, estimates, models)"
+SERVER_ASSUMES = (
+    "Assumes only that the user's own device follows the protocol and keeps its coins secret. "
+    "Neither the server nor other users have to be trusted."
+)
+MODEL_ASSUMES = (
+    "Assumes a server that shows nothing but sums of votes and what is computed from them, or "
+    "secure aggregation; in every round {voters} whose coins stay secret; that taking part does "
+    "not depend on data."
+)
 RELATION_TEXTS = {
     "replace": "one user's update changes arbitrarily (replace)",
     "zero-out": "one user's update becomes zero (zero-out)",
@@ -121,8 +130,7 @@ class PrivacyStatement:
         return [
             f"epsilon {_number(self.epsilon_bit)} per {self.unit}, {message} per message and {run} "
             f"per {self._run_text()}, the last two at delta {self.delta:g}.",
-            "Assumes only that the user's own device follows the protocol and keeps its coins "
-            "secret. Neither the server nor other users have to be trusted.",
+            SERVER_ASSUMES,
         ]
 
     def _model_row(self) -> list[str]:
@@ -133,9 +141,7 @@ class PrivacyStatement:
         return [
             f"epsilon {_number(self.epsilon_run_model)} per {self._run_text()} at delta "
             f"{self.delta:g}; {RELATION_TEXTS[self.relation]}.",
-            "Assumes a server that shows nothing but sums of votes and what is computed from "
-            f"them, or secure aggregation; in every round {voters} whose coins stay secret; that "
-            "taking part does not depend on data.",
+            MODEL_ASSUMES.format(voters=voters),
         ]
 
     def _run_text(self) -> str:

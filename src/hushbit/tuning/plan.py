@@ -55,14 +55,16 @@ class Assumptions:
         """The assumptions as a dictionary for JSON."""
         return asdict(self)
 
-    def lines(self) -> list[str]:
-        """The assumptions in words."""
+    def lines(self, *, rounds: bool = True) -> list[str]:
+        """The assumptions in words, with or without the number of rounds."""
         ratio = self.signal / self.radius
         lines = [
             f"no entry beyond radius {self.radius:g}, no update beyond l2 norm {self.clip:g}",
             f"rms of an entry: {self.signal:g} in the mean update ({ratio:g} radii), "
             f"{self.user_rms:g} in a user's",
-            f"each user takes part in {self.rounds} of {self.rounds} rounds",
+            f"each user takes part in {self.rounds} of {self.rounds} rounds"
+            if rounds
+            else "each user takes part in every round",
         ]
         if self.clip_factor != 1:
             lines.append(

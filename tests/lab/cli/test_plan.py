@@ -91,6 +91,17 @@ def test_the_note_goes_to_a_file_or_to_standard_output(
     assert capsys.readouterr().out == note
 
 
+def test_the_page_is_written_beside_the_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "plan.html"
+    assert run([*SIZE, "--epsilon-per-bit", "0.5", "--honest", "0.5", "--page", str(target)]) == 0
+    assert "SNR" in capsys.readouterr().out
+    text = target.read_text("utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert '"honest": {"number": 50, "share": 0.5}' in text
+
+
 @pytest.mark.parametrize(("honest", "number"), [("1", 100), ("1.0", 100), ("0.5", 50), ("2", 2)])
 def test_honest_voters_are_a_number_or_a_share_up_to_one(
     honest: str, number: int, capsys: pytest.CaptureFixture[str]
@@ -113,6 +124,7 @@ def test_honest_voters_are_a_number_or_a_share_up_to_one(
         ["--epsilon-per-bit", "0.5", "--honest", "2.5"],
         ["--epsilon-per-bit", "0.5", "--note", "-", "--json"],
         ["--epsilon-per-bit", "0.5", "--note", "missing folder/note.md"],
+        ["--epsilon-per-bit", "0.5", "--page", "missing folder/plan.html"],
         ["--epsilon-per-bit", "-1"],
         ["--epsilon-per-bit", "0.5", "--signal", "2"],
         ["--epsilon", "4", "--delta", "1", "--per", "message", "--against", "server"],

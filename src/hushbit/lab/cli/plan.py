@@ -59,8 +59,7 @@ def plan_of_options(
         users,
         budget=_budget(epsilon, delta, per, against),
         epsilon_per_bit=epsilon_per_bit,
-        # A share is at most 1 on the command line, where 1 and 1.0 are the same.
-        honest=honest if honest is None or honest <= 1 or honest % 1 else int(honest),
+        honest=_honest(honest),
         rounds=rounds,
         radius=radius,
         clip=clip,
@@ -70,6 +69,11 @@ def plan_of_options(
         bits_per_entry=bits_per_weight,
         snr_db=snr_db,
     )
+
+
+def _honest(honest: float | None) -> float | None:
+    """A share is at most 1 on the command line, where 1 and 1.0 are the same."""
+    return honest if honest is None or honest <= 1 or honest % 1 else int(honest)
 
 
 def _budget(
@@ -97,6 +101,10 @@ def plan(
         str | None,
         typer.Option(help="Write the privacy note of the best option to a file; - prints it."),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(help="Write an offline HTML page with sliders and live predictions."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict SNR, bytes, privacy guarantees, k-anonymity and the number of users for a budget."""
@@ -106,6 +114,8 @@ def plan(
         made = plan_of_options(**named)
         written = None if note is None else made.best.note()
         shown = _json(made) if json else made.best.statement.lines()
+    if page is not None:
+        _write(page, _page(made, named))
     if note == "-":
         print(written, end="")
         return
@@ -131,7 +141,14 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise InvalidInput(f"the note cannot be written to {path}: {error.strerror}") from None
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}") from None
+
+
+def _page(made: Plan, named: dict[str, Any]) -> str:
+    from hushbit.lab.report.plan_page import write_plan_page
+
+    asked = {name: named[name] for name in ("k", "bits_per_entry") if name in named}
+    return write_plan_page(made, honest=_honest(named.get("honest")), **asked)
 
 
 def _show(made: Plan, statement: list[str], details: bool) -> None:

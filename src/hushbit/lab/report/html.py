@@ -43,11 +43,11 @@ def write_page(document: Document) -> str:
         "rows": block_rows,
         "shorten": shorten_figure,
     }
-    scripts = [_resource("theme.js"), plotting_library(), _resource("page.js")]
+    scripts = [read_resource("theme.js"), plotting_library(), read_resource("page.js")]
     page = environment.get_template("page.html.j2").render(
         document=document,
-        policy=_content_security_policy(scripts),
-        style=Markup(_resource("style.css")),
+        policy=content_security_policy(scripts),
+        style=Markup(read_resource("style.css")),
         scripts=[Markup(script) for script in scripts],
         max_failing=MAX_FAILING_CLAIMS,
     )
@@ -95,11 +95,12 @@ def shorten_figure(text: str) -> str:
     return f"{text[:MAX_FIGURE_LENGTH].rsplit(' ', 1)[0]} …"
 
 
-def _resource(name: str) -> str:
+def read_resource(name: str) -> str:
+    """The text of a file of this package."""
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def _content_security_policy(scripts: list[str]) -> str:
+def content_security_policy(scripts: list[str]) -> str:
     """Only the page's own scripts run, and nothing is fetched."""
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in scripts]
     allowed = " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
