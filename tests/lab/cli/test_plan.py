@@ -102,6 +102,32 @@ def test_the_page_is_written_beside_the_plan(
     assert '"honest": {"number": 50, "share": 0.5}' in text
 
 
+def test_a_rehearsal_measures_what_the_plan_predicts(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the measured signal, and no entry beyond the radius, the plan predicts the SNR."""
+    asked = ["--dim", "650", "--users", "40", "--rounds", "3", "--epsilon-per-bit", "4"]
+    asked += ["--radius", "0.5", "--signal", "0.02"]
+    assert run([*asked, "--rehearse", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    rehearsal = found["rehearsal"]
+    assert rehearsal["rounds"] == 3
+    assert rehearsal["overload_rate"] == 0
+    assert rehearsal["predicted_db"] == found["options"][0]["snr_db"]
+    expected = plan(
+        650, 40, epsilon_per_bit=4.0, radius=0.5, signal=rehearsal["signal"], user_rms=0.1
+    )
+    assert rehearsal["snr_db"] == pytest.approx(expected.best.snr_db, abs=1.0)
+    assert rehearsal["accuracy"] != rehearsal["fedavg_accuracy"] > 0.2
+
+
+def test_a_rehearsal_is_printed_beside_fedavg(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--dim", "650", "--users", "10", "--epsilon-per-bit", "4", "--radius", "0.001"]
+    assert run([*asked, "--rehearse"]) == 0
+    printed = capsys.readouterr().out
+    for words in ("Rehearsal of 1 round\n", "fedavg", "predicted SNR dB", "a larger --radius"):
+        assert words in printed
+    assert "of the entries were beyond the radius" in printed
+
+
 @pytest.mark.parametrize(("honest", "number"), [("1", 100), ("1.0", 100), ("0.5", 50), ("2", 2)])
 def test_honest_voters_are_a_number_or_a_share_up_to_one(
     honest: str, number: int, capsys: pytest.CaptureFixture[str]
@@ -124,6 +150,8 @@ def test_honest_voters_are_a_number_or_a_share_up_to_one(
         ["--epsilon-per-bit", "0.5", "--honest", "2.5"],
         ["--epsilon-per-bit", "0.5", "--note", "-", "--json"],
         ["--epsilon-per-bit", "0.5", "--note", "missing folder/note.md"],
+        ["--epsilon-per-bit", "0.5", "--rehearse"],
+        ["--epsilon-per-bit", "0.5", "--rehearse", "--dataset", "unknown"],
         ["--epsilon-per-bit", "0.5", "--page", "missing folder/plan.html"],
         ["--epsilon-per-bit", "-1"],
         ["--epsilon-per-bit", "0.5", "--signal", "2"],

@@ -1,17 +1,21 @@
 """The `plan` command: predict SNR, bytes and guarantees for a privacy budget."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hushbit.budget import Budget
 from hushbit.defence.bound import ShiftBound, shift_bounds
 from hushbit.errors import InvalidInput
-from hushbit.lab.cli.options import with_options_of
-from hushbit.lab.cli.output import err, out, show_json, table
+from hushbit.lab.cli.options import DataFolder, with_options_of
+from hushbit.lab.cli.output import err, need_lab, out, print_lines, show_json, table
 from hushbit.tuning.plan import Plan, PlanOption
 from hushbit.tuning.plan import plan as make_plan
+
+if TYPE_CHECKING:
+    from hushbit.lab.sim.rehearsal import Rehearsal
 
 TEXTS = {
     "dim": "Number of entries of an update.",
@@ -105,6 +109,16 @@ def plan(
         Path | None,
         typer.Option(help="Write an offline HTML page with sliders and live predictions."),
     ] = None,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Also simulate the first rounds beside FedAvg, on --dataset and --model.",
+        ),
+    ] = False,
+    dataset: Annotated[str, typer.Option(help="Data set of the rehearsal.")] = "digits",
+    model: Annotated[str, typer.Option(help="Model of the rehearsal.")] = "linear",
+    data: DataFolder = None,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict SNR, bytes, privacy guarantees, k-anonymity and the number of users for a budget."""
@@ -114,6 +128,7 @@ def plan(
         made = plan_of_options(**named)
         written = None if note is None else made.best.note()
         shown = _json(made) if json else made.best.statement.lines()
+    rehearsed = _rehearse(made.best, dataset, model, data) if rehearse else None
     if page is not None:
         _write(page, _page(made, named))
     if note == "-":
@@ -122,9 +137,11 @@ def plan(
     if note is not None and written is not None:
         _write(Path(note), written)
     if isinstance(shown, dict):
-        show_json(shown)
-    else:
-        _show(made, shown, details)
+        show_json(shown if rehearsed is None else shown | {"rehearsal": asdict(rehearsed)})
+        return
+    _show(made, shown, details)
+    if rehearsed is not None:
+        _show_rehearsal(rehearsed, made)
 
 
 def _json(made: Plan) -> dict[str, Any]:
@@ -135,6 +152,33 @@ def _json(made: Plan) -> dict[str, Any]:
         "options": made.rows(),
         "worst_shift": [shift.row() for shift in _shifts(made)],
     }
+
+
+def _rehearse(option: PlanOption, dataset: str, model: str, data: Path | None) -> "Rehearsal":
+    need_lab()
+    with err.status("rehearsing the plan beside FedAvg"):
+        from hushbit.lab.sim.rehearsal import rehearse
+
+        return rehearse(option, dataset, model, data)
+
+
+def _show_rehearsal(found: "Rehearsal", made: Plan) -> None:
+    """Print predictions beside measurements, and what to change in the plan."""
+    title = f"Rehearsal of {found.rounds} round{'s' * (found.rounds != 1)}"
+    ratios = [f"{found.snr_db:.2f}", f"{found.predicted_db:.2f}"]
+    rows = [
+        ["fedavg", f"{found.fedavg_accuracy:.1%}", "", ""],
+        [made.best.name, f"{found.accuracy:.1%}", *ratios],
+    ]
+    out.print(table(title, ["", "test accuracy", "SNR dB", "predicted SNR dB"], rows))
+    assumed = made.assumptions.signal / made.assumptions.radius
+    lines = [f"rms of the mean update: {found.signal:.3g} radii measured, {assumed:.3g} assumed."]
+    if not 0.8 < found.signal / assumed < 1.25:
+        change = f"--signal {found.signal:.2g}" if found.signal <= 1 else "a larger --radius"
+        lines.append(f"For a prediction of this task, plan with {change}.")
+    if found.overload_rate > 0:
+        lines.append(f"{found.overload_rate:.1%} of the entries were beyond the radius.")
+    print_lines(lines)
 
 
 def _write(path: Path, text: str) -> None:
