@@ -60,7 +60,7 @@ def rehearse(
         replace=True,
         evaluate_every=rounds,
     )
-    dim = build_setup(settings, folder).model.dim
+    dim = build_setup(settings, folder).task.dim
     if dim != assumed.dim:
         raise InvalidInput(
             f"model {model} has {dim} weights on {dataset}, but the plan is for {assumed.dim}: "
