@@ -1,6 +1,6 @@
 // Predictions of `hushbit plan` for other numbers of users, rounds, epsilons and bits per weight.
 // The formulas are those of hushbit.tuning.plan and hushbit.privacy. Every epsilon that is shown is
-// rounded up, and never below the one that the library states.
+// rounded up; tests check that none is below the one that the library states.
 "use strict";
 const data = JSON.parse(document.getElementById("plan-data").textContent);
 const MOST_PER_BIT = 64, MOST_PER_BIT_OF_TALLY = 8, LARGEST_EXPONENT = 100;
