@@ -22,7 +22,7 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Build no page for wrong addresses: only a server shows one, and its links need a server."""
+    """Do not build 404.html: only a web server shows it, and its links work only on a server."""
     config.theme.static_templates.discard("404.html")
     return config
 
@@ -45,15 +45,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Name the search dialog, to which the theme gives no name."""
+    """Add the accessible name that the search dialog of the theme lacks."""
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 
 def site_link(link: re.Match[str], source: str, here: str) -> str:
     """A link of the file `source`, as it must be on the page `here`.
 
-    A file that is not on the site becomes its name. A file that does not exist is left to the
-    strict build, which refuses it.
+    A link to a file that is not on the site becomes plain text with the path. A link to a file that
+    does not exist stays as it is, and the strict build reports it.
     """
     text, path, anchor = link[1], link[2], link[3] or ""
     target = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
@@ -79,7 +79,7 @@ def command_lines() -> Iterator[str]:
 
 
 def describe(command: Any, name: str) -> Iterator[str]:
-    """One command, and the commands below it if they are its own."""
+    """One command and its subcommands; those of `hushbit` are described by `command_lines`."""
     context = command.make_context(name, [], resilient_parsing=True)
     yield f"## {name} {{#{name.replace(' ', '-')}}}\n"
     yield f"{command.help}\n"

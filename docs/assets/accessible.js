@@ -1,6 +1,6 @@
-// Two faults of the theme that axe reports.
+// Corrects two faults of the theme that the accessibility checker axe reports.
 
-// A region that scrolls sideways can be scrolled with the keyboard only if it can have the focus.
+// A region that scrolls sideways must be focusable to be scrolled with the keyboard.
 function markScrollable() {
   for (const region of document.querySelectorAll(".md-typeset__scrollwrap, pre > code")) {
     if (region.scrollWidth > region.clientWidth) region.tabIndex = 0;

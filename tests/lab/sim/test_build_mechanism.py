@@ -7,10 +7,10 @@ import pytest
 from hushbit import baselines
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.errors import InvalidInput
+from hushbit.lab.sim.clip_and_rate import private_clip
 from hushbit.lab.sim.datasets import DATASET_NAMES
 from hushbit.lab.sim.models import MODEL_NAMES
 from hushbit.lab.sim.optimizers import ConstantRate, Optimizer
-from hushbit.lab.sim.private_steps import private_clip
 from hushbit.lab.sim.server_steps import SERVER_STEPS
 from hushbit.lab.sim.settings import CHOICES, FIELDS, MECHANISMS, Settings, mechanism_name
 from hushbit.lab.sim.setup import (

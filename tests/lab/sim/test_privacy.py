@@ -12,7 +12,7 @@ from hushbit.lab.sim.privacy import (
     honest_in_round,
     no_model_guarantee,
     statement_of,
-    taking_part,
+    users_in_round,
 )
 from hushbit.lab.sim.settings import Settings
 
@@ -51,8 +51,8 @@ def test_honest_voters_who_cannot_exist_are_refused(options):
 
 
 def test_users_that_take_part():
-    assert taking_part(Settings(users=100, participation=0.25)) == 25
-    assert taking_part(Settings(users=3, participation=0.01)) == 1
+    assert users_in_round(Settings(users=100, participation=0.25)) == 25
+    assert users_in_round(Settings(users=3, participation=0.01)) == 1
 
 
 def test_releases_that_are_no_sums_have_a_reason():

@@ -62,11 +62,11 @@ def updates(
 
 @pytest.mark.parametrize("name", CASES)
 def test_training_equals_a_plain_fedavg_loop(name: str) -> None:
-    make, draw, loss, way = CASES[name]
+    make, draw, loss, method = CASES[name]
     torch.manual_seed(0)
     model, clients = make(), clients_of(draw)
     task = Task(model, loss, clients, draw(30))
-    assert task.way.first == way
+    assert task.gradient_methods.first == method
     params = task.init(0)
     for number in range(2):
         rows = updates(
@@ -263,7 +263,7 @@ def test_digest_identifies_data_and_structure_but_not_initial_weights() -> None:
     assert len(digests) == 4
 
 
-def test_the_record_names_the_way_of_training() -> None:
+def test_the_record_states_how_gradients_are_computed() -> None:
     looped = Task(TextLSTM, F.cross_entropy, clients_of(text), text(5))
     assert "one user after the other" in looped.describe()["training"]
     assert "mkldnn_rnn_layer" in looped.describe()["training"]
@@ -284,7 +284,7 @@ def test_a_model_that_mixes_samples_is_not_trained_in_one_pass() -> None:
     torch.manual_seed(0)
     model, clients = Centred(), clients_of(table)
     task = Task(model, F.mse_loss, clients, table(5))
-    assert task.way.first == "vmap"
+    assert task.gradient_methods.first == "vmap"
     params = task.init(0) + updates(task, task.init(0)).mean(axis=0)
     expected = fedavg(model, F.mse_loss, clients, rounds=1, steps=1, rate=0.1)
     for name, value in task.state_dict(params).items():
@@ -310,7 +310,7 @@ def test_buffers_that_are_assigned_anew() -> None:
     torch.manual_seed(0)
     model, clients = RunningMean(), clients_of(table)
     task = Task(model, F.mse_loss, clients, table(5))
-    assert task.way.first == "loop"
+    assert task.gradient_methods.first == "loop"
     params = task.init(0)
     for number in range(2):
         rows = updates(task, params, steps=3, round_number=number)

@@ -40,17 +40,16 @@ LOW_RATE = 0.05
 """The rate of false alarms at which the rate of hits is stated."""
 
 DELTAS = (1e-5, 1e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5)
-"""The claim at each of these deltas limits the attack; the smallest limit counts."""
-
+"""The claim limits the attack at each of these deltas; the smallest limit is used."""
 
 CANARY_CLIP, CANARY_SAMPLES = 0.3, 5
-"""The l2 clip, which updates exceed at first, and the samples of a user in `attacked_run`."""
+"""The l2 clip, which the first updates exceed, and the samples of a user in `attacked_run`."""
 
 
 def attacked_run(
     dataset: str, epsilon_per_bit: float, users: int, rounds: int, delta: float, seed: int
 ) -> Settings:
-    """A small private run: a linear model, full local gradients, a clip that all updates use."""
+    """A small private run: a linear model, full local gradients, and a clip below most updates."""
     return Settings(
         dataset=dataset,
         users=users,
@@ -90,7 +89,7 @@ class MembershipResult:
 
     @property
     def passed(self) -> bool:
-        """Whether the AUC is within the claim, as far as the interval tells."""
+        """Whether the interval of the AUC contains a value that the claim allows."""
         return self.auc_interval[0] <= self.limit_auc
 
     def row(self) -> dict[str, Any]:
@@ -131,7 +130,7 @@ def with_canary(setup: Setup) -> Setup:
     task = setup.task
     if not isinstance(task, ImageTask):
         raise InvalidInput(
-            "the attack on membership replaces images by canaries; this task has none: choose a "
+            "the membership attack replaces images by canaries; this task has no images: choose a "
             "built-in data set and model"
         )
     federation = task.federation
@@ -179,7 +178,7 @@ def membership(
 def evidence(
     tally: AuditFinding | None = None, membership: MembershipResult | None = None
 ) -> dict[str, str]:
-    """What a privacy note says about attacks that were tried, by the name of the attack."""
+    """The results of attacks for a privacy note, by the name of the attack."""
     found = {}
     if tally is not None:
         found["tally audit"] = tally_sentence(tally)

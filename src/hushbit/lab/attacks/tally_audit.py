@@ -1,17 +1,17 @@
-"""An audit of tallies attacks sums of votes and states a lower confidence bound on epsilon.
+"""An audit of tallies attacks their counters and states a lower confidence bound on epsilon.
 
 The attacker sees the counters of tallies and nothing else. It chooses two updates h and -h of one
 user, the target, and gives h to all other honest users. Entries of h are as large as clip and
-points allow: the pair that loses most privacy, as far as known (docs/privacy.md). If every user
+points allow; no pair with a larger privacy loss is known (docs/privacy.md). If every user
 votes + with probability p, the number t of + votes among H users has the log likelihood ratio
 
     ln P(t) / Q(t) = -ln( t/H · (1 - p)/p + (1 - t/H) · p/(1 - p) )
 
 where P is the law with h and Q the law with -h. Ratios of entries and rounds add up. In every other
-round the target has -h first and h second: the tallies of two rounds then differ by the votes of
-the target alone if users reuse their coins.
+round h and -h are exchanged: if users reuse their coins, the tallies of two rounds then differ
+only by the votes of the target.
 
-Updates lie far outside the clip, so that a missing clip shows if they differ in many entries.
+Updates lie far outside the clip. If they differ in many entries, the attack detects a missing clip.
 """
 
 import math
@@ -109,7 +109,7 @@ class TallyTarget:
         for row in range(len(sums)):
             voters = slice(row * self.honest, (row + 1) * self.honest)
             counters[stage.name].fill(0)
-            # What `Tally.add_many` calls; its checks of voters and headers would take most time.
+            # Not `Tally.add_many`: its checks of voters and headers would take most of the time.
             self.mechanism.add_payload(counters, payload[voters], keys[voters])
             sums[row] = counters[stage.name][0, : self.entries]
         side = int(np.sign(stage.points.positions[0, 0]))
@@ -117,7 +117,7 @@ class TallyTarget:
 
 
 def tally_target(mechanism: Mechanism, honest: int, entries: int | None = None) -> TallyTarget:
-    """The pair of updates to attack; by default in the fewest entries that exhaust the clip."""
+    """The pair of updates to attack, which differ in `entries` entries; see `audit_tally`."""
     inner = mechanism.inner if isinstance(mechanism, Rotated) else mechanism
     sums = mechanism.guarantee.sums
     if not (
@@ -128,7 +128,9 @@ def tally_target(mechanism: Mechanism, honest: int, entries: int | None = None) 
             f"rotated; got {mechanism!r}"
         )
     if not math.isfinite(sums.epsilon):
-        raise InvalidInput("without randomized response no epsilon is claimed: nothing to audit")
+        raise InvalidInput(
+            "without randomized response no epsilon is claimed, so there is nothing to audit"
+        )
     if entries is None:
         ratio = sums.clip_ratio
         entries = inner.dim if ratio is None else max(1, math.ceil(ratio**2 - 1e-9))
@@ -153,8 +155,8 @@ def audit_tally(
     """Attack `tallies` tallies of `honest` users for each of two updates of one user.
 
     rounds      tallies in a run of the same users
-    entries     number of entries in which the updates differ; default: the fewest that exhaust the
-                clip. More entries show whether the clip is applied
+    entries     number of entries in which the updates differ; default: the fewest that reach the
+                clip. With more entries the attack detects a missing clip
     claim       the claim to test; default: `guarantee.of_tally(honest, rounds, delta=delta)`
     confidence  the lower bound exceeds the true epsilon with probability at most 1 - confidence
     encoder     replaces `mechanism.encode_many`
@@ -187,12 +189,12 @@ def tally_sentence(finding: AuditFinding) -> str:
     )
 
 
-MEASURABLE_CLAIM = 4.0
+MEASURABLE_CLAIM = 4.0  # some hundred thousand tallies can measure an epsilon of this size
 MAX_ENTRIES = 64
 
 
 def measurable_clip(epsilon: float, honest: int, rounds: int, delta: float) -> float:
-    """The largest clip, in radii, whose claim some hundred thousand tallies can measure.
+    """The largest clip, in radii, whose claimed epsilon is at most MEASURABLE_CLAIM.
 
     It is the square root of a number of entries, at most MAX_ENTRIES, and at least 1.
     """
@@ -211,9 +213,9 @@ def measurable_clip(epsilon: float, honest: int, rounds: int, delta: float) -> f
 def hits_of_best_level(first: Floats, second: Floats, delta: float) -> list[Ints]:
     """(hits, trials) of a guess from the scores, for the guessed update and for the other one.
 
-    The guess is the first update from some level on, or the second up to some level. Level and side
-    are chosen on one run in THRESHOLD_SPLIT, hits are counted on the others, so that the bound
-    holds whatever was chosen. The choice allows three standard errors on either side.
+    The attack guesses the first update if the score is at least some level, or the second one if it
+    is at most some level. Level and side are chosen on one run in THRESHOLD_SPLIT, with a margin of
+    three standard errors; hits are counted on the other runs, so the bound holds for any choice.
     """
     learning = np.arange(len(first)) % THRESHOLD_SPLIT == 0
     best, chosen = -math.inf, [np.array([0, 1]), np.array([0, 1])]

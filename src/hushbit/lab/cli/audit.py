@@ -31,7 +31,7 @@ FAST_BALLOTS, FAST_CLAIM = 1_000_000, 3.5
 SLOW_BALLOTS, SLOW_CLAIM = 150_000, 2.0
 TALLY_USERS, TALLIES, TALLY_CONFIDENCE = 20, 400_000, 0.99
 CLIP_TALLIES, CLIP_ENTRIES = 10, 32
-"""One in so many tallies tests the clip, in updates with so many times the entries."""
+"""The test of the clip: 1/CLIP_TALLIES of the tallies, CLIP_ENTRIES times as many entries."""
 
 MEMBERSHIP_USERS, MEMBERSHIP_ROUNDS, MEMBERSHIP_RUNS = 50, 5, 300
 DEFAULT_EPSILON, DEFAULT_DELTA = 0.5, 1e-5
@@ -46,11 +46,14 @@ def audit(
         ),
     ] = None,
     tally: Annotated[
-        bool, typer.Option("--tally", help="Attack sums of votes instead of single ballots.")
+        bool,
+        typer.Option(
+            "--tally", help="Attack tallies, which are sums over users, instead of single ballots."
+        ),
     ] = False,
     membership: Annotated[
         bool,
-        typer.Option("--membership", help="Tell from models whether a user's data were used."),
+        typer.Option("--membership", help="Attack models: infer whether a user's data were used."),
     ] = False,
     users: Annotated[
         int | None,
@@ -58,7 +61,9 @@ def audit(
     ] = None,
     clip: Annotated[
         float | None,
-        typer.Option(help="l2 clip in radii (--tally); default: the most that can be measured."),
+        typer.Option(
+            help="l2 clip in radii (--tally); default: the largest one with epsilon up to 4."
+        ),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds of a run; default: 1, for --membership 5.")
@@ -125,7 +130,7 @@ def audit(
 
 @contextmanager
 def _progress(text: str) -> Iterator[Report]:
-    """A progress bar that disappears at the end; yields what to call with the share done."""
+    """A progress bar that disappears at the end; yields a function that sets the finished share."""
     with Progress(console=err, transient=True) as progress:
         task = progress.add_task(text, total=1.0)
         yield lambda share: progress.update(task, completed=share)
@@ -241,7 +246,7 @@ def _attack_tally(
     else:
         out.print(sentence, highlight=False)
         title = (
-            f"sums of the votes of {users} honest users, clip {length:.4g} radii, "
+            f"tallies of {users} honest users, clip {length:.4g} radii, "
             f"{epsilon:g} per bit; replace one user's update; {tallies:,} tallies for each of two "
             "inputs"
         )

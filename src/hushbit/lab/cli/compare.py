@@ -41,7 +41,7 @@ COLUMNS: tuple[Column, ...] = (
     ("bytes_up", "sent\nup", lambda v: f"{v / 1e6:,.1f} MB"),
     ("seconds", "time", lambda v: f"{v:.1f} s"),
 )
-"""The columns before those of epsilon."""
+"""The columns to the left of those with epsilon."""
 
 
 @with_settings(leave_out=("mechanism",))
@@ -153,7 +153,8 @@ def epsilon_columns(budget: dict[str, Any] | None) -> "list[Column]":
     first = ("epsilon_bit", "epsilon\nper bit,\nserver")
     if budget is not None:
         first = ("epsilon_spent", f"epsilon\nper {budget['per']},\n{budget['against']}")
-    others = [(f"epsilon_run_{who}", f"epsilon\nper run,\n{who}") for who in ("server", "model")]
+    observers = ("server", "model")
+    others = [(f"epsilon_run_{one}", f"epsilon\nper run,\n{one}") for one in observers]
     keys = [first, *(one for one in others if one[1] != first[1])]
     return [(key, head, lambda v: f"{v:.4g}") for key, head in keys]
 

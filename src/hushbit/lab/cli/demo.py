@@ -50,14 +50,14 @@ def demo(
 
 
 def conclusion(results: "list[RunSummary]") -> str:
-    """What the runs show, in one sentence for a newcomer."""
+    """The result of the runs in one sentence."""
     fedavg, _, cpa = results
     share = fedavg["bytes_up"] / cpa["bytes_up"]
     return (
         f"With cpa, {cpa['users']:,} users trained a model that recognizes "
         f"{cpa['test_accuracy']:.1%} of the test images ({fedavg['test_accuracy']:.1%} without "
-        f"privacy), sent {share:.0f} times fewer bytes, and revealed little about any one user to "
-        f"those who see only the models (epsilon {cpa['epsilon_run_model']:.3g} for the whole run)."
+        f"privacy) and sent {share:.0f} times fewer bytes; against those who see only the models, "
+        f"each user is protected with epsilon {cpa['epsilon_run_model']:.3g} for the whole run."
     )
 
 

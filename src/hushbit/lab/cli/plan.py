@@ -23,8 +23,8 @@ TEXTS = {
     "epsilon": "Epsilon of the privacy budget; needs --delta, --per and --against.",
     "delta": "Delta of the privacy budget; 0 for a pure budget.",
     "per": "Unit of the privacy budget: bit, message or run.",
-    "against": "Observer of the privacy budget: server (sees ballots) or model (sees only sums of "
-    "votes and models).",
+    "against": "Observer of the privacy budget: server (sees ballots) or model (sees only tallies "
+    "and models).",
     "epsilon_per_bit": "Local-DP epsilon per bit, instead of a budget.",
     "honest": "Voters in each round who keep their coins secret, for guarantees against the model: "
     "a number above 1, or a share of the users (1 is all of them).",

@@ -6,7 +6,7 @@ They are not mechanisms: they draw from a NumPy generator, so none of them may b
 
     compressors       without privacy: Eden, QuicFl, Qsgd, UVeQFed, TopK
     private_vectors   pure epsilon for a vector of l2 norm at most 1: PrivUnitG, PrivHS, Sqkr
-    secure_sums       (epsilon, delta) against those who see only a sum: DiscreteGaussianSum,
+    secure_sums       (epsilon, delta) against those who see only the sum: DiscreteGaussianSum,
                       SkellamSum, PoissonBinomial
 
 This module holds what they share: the result, checks of vectors, code lengths, the normal

@@ -1,9 +1,9 @@
-"""Estimators whose users hide in a sum: discrete Gaussian, Skellam and Poisson-binomial mechanism.
+"""Estimators for secure aggregation: discrete Gaussian, Skellam and Poisson-binomial mechanism.
 
 Secure aggregation shows the server nothing but a sum modulo 2^bits of all users' integers. Each
 estimator has (epsilon, delta) against everyone who sees only that sum, if one user's vector of l2
 norm at most 1 is replaced by another ("replace"), with all users honest. As in the papers, no bits
-are saved by packing: every entry takes the bits of the modulus.
+are saved by packing: every entry takes as many bits as the modulus has.
 
 Samples are floats, and the noise of all users is drawn as one sum, so these estimators serve to
 compare errors and not to protect data.
@@ -59,7 +59,7 @@ def sum_law(log_law: Floats, users: int) -> Floats:
 class LatticeSum:
     """A sum of rotated, scaled and rounded vectors with integer noise, modulo 2^bits.
 
-    step      length of one integer step: the largest range that the modulus covers fixes it
+    step      length of one integer step, the smallest one whose sums fit into the modulus
     variance  variance of the noise in the sum, in steps²
     """
 
@@ -247,7 +247,7 @@ def count_bits(users: int) -> int:
 
 @lru_cache(maxsize=64)
 def _coins_within(coins: int, users: int, epsilon: float, delta: float) -> float:
-    """The largest epsilon per coin if no clip bounds how many of the coins change."""
+    """The largest epsilon per coin within the budget; all coins of a user may change."""
     budget = Budget(epsilon, delta, per="message", against="model")
     made = calibrate(coins, budget, honest=users, radius=1.0, rotate=False)
     assert isinstance(made, CPA)

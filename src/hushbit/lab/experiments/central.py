@@ -2,7 +2,7 @@
 
 CPA with one bit per weight, the Gaussian mechanism with exact updates and a trusted server, and
 FedAvg without privacy. Clip and server rate of both private schemes follow the rule of
-`lab.sim.private_steps`; nothing else is tuned for them. FedAvg has no clip and no noise: it gets
+`lab.sim.clip_and_rate`; nothing else is tuned for them. FedAvg has no clip and no noise: it gets
 the server rate with the highest validation accuracy on a seed that is not reported.
 """
 
@@ -24,10 +24,10 @@ from hushbit.lab.experiments.experiment import (
     select,
 )
 from hushbit.lab.experiments.results import Cell, Check
+from hushbit.lab.sim.clip_and_rate import noise_norm, private_server_rate
 from hushbit.lab.sim.image_task import task_without_data
 from hushbit.lab.sim.models import build_model
 from hushbit.lab.sim.optimizers import ConstantRate
-from hushbit.lab.sim.private_steps import noise_norm, private_server_rate
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import build_mechanism, public_clip
 from hushbit.lab.sim.training import LocalSettings
@@ -50,7 +50,7 @@ SIGNIFICANT_DIGITS = 4
 
 @dataclass(frozen=True)
 class BudgetPlace:
-    """A federation; `max_seeds` limits the seeds where runs are long."""
+    """Data, model and users of one comparison; `max_seeds` limits the seeds where runs are long."""
 
     data: str
     model: str
@@ -86,7 +86,7 @@ QUICK_PLACES, QUICK_EPSILONS = PLACES[:1], (1.0, 4.0)
 
 
 def settings_at(place: BudgetPlace, rounds: int, **options: Any) -> Settings:
-    """The settings of one place; every one that decides the run is stated."""
+    """The settings at one place; `options` adds the mechanism and its budget."""
     return Settings(
         dataset=place.data.lower(),
         model=place.model,
@@ -104,9 +104,9 @@ def settings_at(place: BudgetPlace, rounds: int, **options: Any) -> Settings:
 
 @cache
 def with_rule(settings: Settings) -> Settings:
-    """The settings with the clip and the server rate of the rule, the same for all seeds.
+    """The settings with clip and server rate from the rule of `lab.sim.clip_and_rate`.
 
-    They are rounded, so that every machine computes the same cells.
+    They are the same for all seeds, and rounded so that every machine computes the same cells.
     """
     model = dataclasses.replace(build_model(settings.model, (1, 28, 28), 10), pixels="unit")
     local = LocalSettings(ConstantRate(RATE), batch_size=settings.samples_per_user)

@@ -223,7 +223,7 @@ def _guarantee(run: RunReport) -> tuple[Block, ...]:
     rows.append(("model", rounds, "", _against_model(run)))
     caption = (
         f"Requested: {_requested(run)}. The server sees ballots. Others see only the model, which "
-        "needs a server that shows nothing but sums of votes and what is computed from them"
+        "needs a server that releases nothing but tallies and what is computed from them"
     )
     if "honest" in end:
         caption += f", and {end['honest']:,.0f} voters in every round whose coins stay secret"

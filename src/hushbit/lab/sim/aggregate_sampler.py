@@ -12,7 +12,7 @@ at the cost of one entry instead of one user. `sampled` aggregates a round this 
     JoPEQ              sums means and variances of the decoded levels; the sum over at least 100
                        users is drawn as a Gaussian
     FedAvg             sums updates
-    Gaussian           sums clipped updates; the grid of the noisy sum is left out
+    Gaussian           sums clipped updates; the noisy sum is not rounded to a grid
 
 CPA, signSGD and Laplace with preset "authors" follow the published code. The grid of the mechanisms
 (2^-12 of the clipping range) is left out.
@@ -173,7 +173,7 @@ class MeanSampler:
 
 
 class GaussianSampler(MeanSampler):
-    """Updates clipped to an l2 norm, plus Gaussian noise of the server."""
+    """The mean of updates clipped to an l2 norm, plus the Gaussian noise of the server."""
 
     def __init__(self, settings: Settings, dim: int) -> None:
         super().__init__(settings, dim)

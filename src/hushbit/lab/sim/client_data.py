@@ -1,8 +1,8 @@
 """The samples of all clients of a task as arrays, from pairs of tensors or from data set objects.
 
 A client is a pair (x, y) of arrays or tensors. Inputs x may also be a tuple or a dict of arrays,
-which the model receives as several arguments. Objects of Hugging Face `datasets`, of
-`flwr-datasets` and of `torch.utils.data` are turned into pairs by a function of the user.
+which the model receives as several arguments. The caller's function `prepare` converts other
+objects to pairs, such as those of Hugging Face `datasets`, `flwr-datasets` and `torch.utils.data`.
 """
 
 import dataclasses
@@ -99,7 +99,7 @@ def read_clients(
 
 
 def _consecutive(sizes: Sequence[int]) -> Parts:
-    """The rows of clients whose samples follow each other; a table if all have equally many."""
+    """Row numbers of clients stored one after the other; a matrix if all have the same size."""
     rows = np.arange(sum(sizes))
     if len(set(sizes)) == 1:
         return rows.reshape(len(sizes), -1)

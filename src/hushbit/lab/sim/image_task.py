@@ -84,7 +84,7 @@ class ImageTask:
         return self.federation.largest
 
     def describe(self) -> dict[str, Any]:
-        """What the run record says about the task, apart from the settings."""
+        """Facts about the task for the run record, in addition to the settings."""
         return {}
 
     def init(self, seed: int) -> Floats:
@@ -114,7 +114,7 @@ class ImageTask:
         )
 
     def allocates_by_torch(self, settings: LocalSettings) -> bool:
-        """Whether training leaves blocks of torch in memory; compiled steps do not."""
+        """Whether training allocates memory by torch, which compiled steps do not."""
         return not fast_steps.supports_linear_sgd(self.model, settings.steps, settings.optimizer)
 
     def corrected(self, params: Floats) -> Floats:
@@ -122,7 +122,7 @@ class ImageTask:
         return params
 
     def scores(self, params: Floats) -> dict[str, float]:
-        """Accuracy and loss on the test set, and what else the task measures, by name of a row."""
+        """Accuracy and loss on the test set, and other results, by their names in the metrics."""
         data = self.data
         test = evaluate(self.model, params, data.test_x, data.test_y)
         found = {"test_accuracy": test.accuracy, "test_loss": test.loss}
@@ -142,7 +142,7 @@ class ImageTask:
         return dataclasses.replace(self, federation=changed, backdoor=attack == "backdoor")
 
     def public_norm(self, settings: LocalSettings, samples: int, seed: int) -> float:
-        """The median norm of updates of users with so many samples, without using their data."""
+        """The median norm of updates on `samples` samples, computed without users' data."""
         return simulated_update_norm(self.model, settings, samples, seed)
 
     def state_dict(self, params: Floats) -> dict[str, Tensor]:
@@ -155,14 +155,14 @@ class ImageTask:
 
 
 def task_without_data(model: Model) -> ImageTask:
-    """The task of a model without images, for mechanisms that depend on the model alone."""
+    """A task with a model and no images, for mechanisms that depend only on the model."""
     images, rows = np.zeros((0, *model.input_shape), np.uint8), np.zeros(0, np.int64)
     data = Dataset("no data", model.classes, images, rows, images, rows)
     return ImageTask(model, data, Federation(rows, EqualOffsets(1, 0), images, rows), rows)
 
 
 def simulated_update_norm(model: Model, local: LocalSettings, samples: int, seed: int) -> float:
-    """The median norm of the updates of simulated users with so many samples each, at most 256.
+    """The median norm of updates of simulated users with `samples` samples each, at most 256.
 
     Simulated users train once on images of random black and white blocks with random labels. No
     real data are used, so the result is public. On MNIST and CIFAR-10 the median norm of the first

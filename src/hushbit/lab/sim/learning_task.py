@@ -1,6 +1,6 @@
-"""What the round loop needs of a task, and how the command line loads one from a file.
+"""`LearningTask`, the interface of tasks to the round loop, and `load_task` for the command line.
 
-`ImageTask` provides it for the built-in models and data sets, `Task` for any torch module.
+`ImageTask` implements it for the built-in models and data sets, `Task` for any torch module.
 """
 
 import importlib
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class LearningTask(Protocol):
     """A model, the data of users and a test set.
 
-    name, model_name  what records and reports call the data and the model
+    name, model_name  names of the data and the model in records and reports
     note              where the initial weights come from
-    own_metrics       names of further columns of the metrics file, such as test_mae
+    own_metrics       names of additional columns of the metrics file, such as test_mae
     digest            identifies the task in checkpoints; empty if the settings identify it
     """
 
@@ -67,7 +67,7 @@ class LearningTask(Protocol):
         """The largest number of samples of a user."""
 
     def describe(self) -> dict[str, Any]:
-        """What the run record says about the task, apart from the settings."""
+        """Facts about the task for the run record, in addition to the settings."""
 
     def init(self, seed: int) -> Floats:
         """The initial weights as a flat vector."""
@@ -85,19 +85,19 @@ class LearningTask(Protocol):
         """Train users from the same params; yield their updates in chunks of ascending users."""
 
     def allocates_by_torch(self, settings: LocalSettings) -> bool:
-        """Whether training leaves blocks of torch in memory."""
+        """Whether training allocates memory by torch, some of which stays in the heap."""
 
     def corrected(self, params: Floats) -> Floats:
         """The weights after a server step, within the limits of the model."""
 
     def scores(self, params: Floats) -> dict[str, float]:
-        """Test results by their names in a row of the metrics."""
+        """Test results by their names in the metrics."""
 
     def poisoned(self, attackers: Flags, attack: str) -> "LearningTask":
         """The task with changed samples of attackers, if the attack changes samples."""
 
     def public_norm(self, settings: LocalSettings, samples: int, seed: int) -> float:
-        """The median norm of updates of users with so many samples, without using their data."""
+        """The median norm of updates on `samples` samples, computed without users' data."""
 
     def state_dict(self, params: Floats) -> dict[str, Tensor]:
         """The state of the model with these weights."""
@@ -110,19 +110,19 @@ def layer_slices(task: LearningTask) -> tuple[slice, ...]:
 
 @cache
 def load_task(place: str) -> "Task":
-    """The task in a Python file, as in my_task.py:task; the name may also be that of a function.
+    """Load the task from a place such as my_task.py:task, the name of a Task or of a function.
 
-    The file is imported under its own name, so that worker processes can import it, too.
+    The file is imported under its own name, so that worker processes can import it.
     """
     path_text, colon, name = place.rpartition(":")
     path = Path(path_text).resolve()
     if not colon or not name or path.suffix != ".py":
         raise InvalidInput(
             f"a task is a Python file and a name in it, as in my_task.py:task; got {place!r}. A "
-            "run that was started in Python with a Task continues there"
+            "run that was started from Python can only be resumed from Python"
         )
     if not path.is_file():
-        raise InvalidInput(f"{path_text} is not a file: name the Python file that makes the task")
+        raise InvalidInput(f"{path_text} is not a file: give the Python file that defines the task")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     module = importlib.import_module(path.stem)

@@ -4,10 +4,10 @@ The flat vector holds what users send: trained parameters and floating-point buf
 running statistics of BatchNorm, in the order of the module's state. This is what the Flower client
 encodes. Integer buffers and frozen tensors keep the server's value.
 
-There are three ways to compute the gradients of users, chosen once for a task by trying them on
-two test samples of two users each and comparing the results with the last one:
+The gradients of users are computed by one of three methods. A task chooses the fastest one whose
+results equal those of the loop, in a trial with two users of two test samples each:
 
-    shared   first step of a round: one pass over the samples of all users (`shared_weights`)
+    shared   first step of a round: one pass over the samples of all users (`per_user_gradients`)
     vmap     users in parallel by `torch.func`, on batches of equal size
     loop     one user after the other, as an ordinary PyTorch loop
 
@@ -36,7 +36,7 @@ from hushbit.lab.sim.client_data import Batch, Samples
 from hushbit.lab.sim.models import TensorSlot
 from hushbit.lab.sim.optimizers import LocalState
 from hushbit.lab.sim.partition import Indices, UserRows
-from hushbit.lab.sim.shared_weights import SharedWeights, UserGradients, used_elsewhere
+from hushbit.lab.sim.per_user_gradients import PerUserGradientMode, UserGradients, used_elsewhere
 from hushbit.lab.sim.training import (
     Floats,
     LocalChunk,
@@ -48,8 +48,8 @@ from hushbit.lab.sim.training import (
 )
 
 Loss = Callable[[Any, Tensor], Tensor]
-Carried = dict[str, Tensor]
-"""Tensors that do not travel, such as the batch count of BatchNorm, during one round of a user."""
+UnsentTensors = dict[str, Tensor]
+"""Tensors that users do not send, such as the batch count of BatchNorm, during a local training."""
 
 WORKING_SET_BYTES = 96 << 20
 MAX_TILE_USERS = 256
@@ -57,11 +57,11 @@ NONNEGATIVE_PATTERN = "*running_var"
 PROBE_SAMPLES = 2
 PROBE_RATE = 0.01
 MAX_TEXT = 200
-TOLERANCE = 1e-3  # of the largest change, between two ways to compute the same training
+TOLERANCE = 1e-3  # of the largest change, between two methods on the same batches
 
 
 class NotSupported(HushbitError):
-    """A way to compute gradients does not apply to a module."""
+    """A method of computing gradients does not work for a module."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +94,11 @@ class TrainedModule:
             raise InvalidInput(
                 "the model has no parameter to train: set requires_grad of at least one"
             )
-        travelling = {slot.name for slot in self.slots}
-        self.fixed = {
+        sent = {slot.name for slot in self.slots}
+        self.unsent = {
             name: tensor.detach().clone()
             for name, tensor in _tensors(self.module).items()
-            if name not in travelling
+            if name not in sent
         }
 
     @property
@@ -107,24 +107,24 @@ class TrainedModule:
         return self.slots[-1].stop
 
     def flat(self, module: nn.Module) -> Floats:
-        """The flat vector of a module of the same kind."""
+        """The flat vector of a module with the same tensors."""
         tensors = _tensors(module)
         parts = [tensors[slot.name].detach().reshape(-1) for slot in self.slots]
         return torch.cat(parts).numpy().astype(np.float32)
 
     def load(
-        self, flat: Tensor, carried: Mapping[str, Tensor], module: nn.Module | None = None
+        self, flat: Tensor, unsent: Mapping[str, Tensor], module: nn.Module | None = None
     ) -> None:
-        """Set the tensors of the module, or of another one of its kind."""
+        """Set the tensors of the module, or of another module with the same tensors."""
         tensors = _tensors(module or self.module)
         with torch.no_grad():
             for slot in self.slots:
                 tensors[slot.name].copy_(flat[slot.start : slot.stop].view(slot.shape))
-            for name, value in carried.items():
+            for name, value in unsent.items():
                 tensors[name].copy_(value)
 
     def call(self, inputs: tuple[Tensor, ...], values: Mapping[str, Tensor] | None = None) -> Any:
-        """The outputs of the module, for other tensors than its own if values are given."""
+        """The outputs of the module; `values` replace its tensors for this call."""
         args: tuple[Any, ...] = inputs
         named: dict[str, Any] = {}
         if self.names is not None:
@@ -143,15 +143,15 @@ class TrainedModule:
             )
         return value
 
-    def fresh(self) -> Carried:
-        """The tensors that do not travel, at the server's value."""
-        return {name: tensor.clone() for name, tensor in self.fixed.items()}
+    def copy_unsent(self) -> UnsentTensors:
+        """Copies of the tensors that users do not send, with the server's values."""
+        return {name: tensor.clone() for name, tensor in self.unsent.items()}
 
     def loop(
-        self, weights: Tensor, batch: Batch, carried: Carried, gradients: Tensor
+        self, weights: Tensor, batch: Batch, unsent: UnsentTensors, gradients: Tensor
     ) -> StepResult:
         """The gradient of one user; weights have shape (dim,) or (1, dim)."""
-        self.load(weights.reshape(-1), carried)
+        self.load(weights.reshape(-1), unsent)
         for parameter in self.module.parameters():
             parameter.grad = None
         outputs = self.call(tuple(one[0] for one in batch.inputs))
@@ -163,13 +163,13 @@ class TrainedModule:
             found = tensors[slot.name].grad
             if found is not None:
                 gradients[0, slot.start : slot.stop] = found.reshape(-1)
-        for name, value in carried.items():
+        for name, value in unsent.items():
             value.copy_(tensors[name])
         buffers = {slot.name: tensors[slot.name].clone()[None] for slot in self.buffers}
         return StepResult(gradients, loss.detach().reshape(1), buffers)
 
     def vmap(
-        self, weights: Tensor, batch: Batch, carried: Carried, gradients: Tensor
+        self, weights: Tensor, batch: Batch, unsent: UnsentTensors, gradients: Tensor
     ) -> StepResult:
         """The gradients of all users of a group, by `torch.func`."""
         users, shared = len(batch.targets), weights.dim() == 1
@@ -180,11 +180,11 @@ class TrainedModule:
         def loss(
             parameters: dict[str, Tensor],
             buffers: dict[str, Tensor],
-            carried: dict[str, Tensor],
+            unsent: dict[str, Tensor],
             inputs: tuple[Tensor, ...],
             targets: Tensor,
         ) -> tuple[Tensor, dict[str, Tensor]]:
-            outputs = self.call(inputs, {**carried, **parameters, **buffers})
+            outputs = self.call(inputs, {**unsent, **parameters, **buffers})
             return self.loss_of(outputs, targets), buffers
 
         step: Any = vmap(
@@ -192,9 +192,9 @@ class TrainedModule:
             in_dims=(None if shared else 0, 0, None, 0, 0),
             randomness="different",
         )
-        with sdpa_kernel(SDPBackend.MATH):  # the faster kernels of attention know no users
+        with sdpa_kernel(SDPBackend.MATH):  # the fused attention kernels do not support vmap
             by_name, (losses, after) = step(
-                parameters, buffers, carried, batch.inputs, batch.targets
+                parameters, buffers, unsent, batch.inputs, batch.targets
             )
         for slot in self.parameters:
             gradients[:, slot.start : slot.stop] = by_name[slot.name].flatten(1)
@@ -203,7 +203,7 @@ class TrainedModule:
         return StepResult(gradients, losses, after)
 
     def shared(
-        self, weights: Tensor, batch: Batch, carried: Carried, gradients: Tensor
+        self, weights: Tensor, batch: Batch, unsent: UnsentTensors, gradients: Tensor
     ) -> StepResult:
         """The gradients of all users of a group at weights of shape (dim,), in one pass."""
         if self.buffers:
@@ -216,20 +216,22 @@ class TrainedModule:
             id(parameters[slot.name]): slice(slot.start, slot.stop) for slot in self.parameters
         }
         by_layer = UserGradients(gradients, columns)
-        with SharedWeights(by_layer):
+        with PerUserGradientMode(by_layer):
             inputs = tuple(one.flatten(0, 1) for one in batch.inputs)
-            outputs = self.call(inputs, {**carried, **parameters})
+            outputs = self.call(inputs, {**unsent, **parameters})
         if not isinstance(outputs, Tensor):
             raise NotSupported("the outputs are not one tensor")
         by_user = outputs.reshape(users, -1, *outputs.shape[1:])
         losses = vmap(self.loss_of, randomness="different")(by_user, batch.targets)
         losses.sum().backward()
         if found := used_elsewhere(parameters):
-            raise NotSupported(f"{found[0]} is not the weight or bias of such a layer")
+            raise NotSupported(
+                f"{found[0]} is not the weight or bias of a dense layer or convolution"
+            )
         return StepResult(by_layer.finish(), losses.detach(), {})
 
     def corrected(self, flat: Floats) -> Floats:
-        """The vector with running variances of at least zero, which noise may have made negative.
+        """The vector with negative running variances, which noise can cause, replaced by zero.
 
         The Flower strategy does the same.
         """
@@ -258,7 +260,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 def _slots(
     module: nn.Module, frozen: Sequence[str]
 ) -> tuple[tuple[TensorSlot, ...], tuple[TensorSlot, ...]]:
-    """The parameters and buffers that travel, with positions in the order of the state dict."""
+    """The parameters and buffers that users send, in the order of the state dict."""
     trained = {name for name, one in module.named_parameters() if one.requires_grad}
     tensors, state = _tensors(module), module.state_dict()
     parameters: list[TensorSlot] = []
@@ -279,11 +281,11 @@ def _slots(
 
 
 @dataclass(frozen=True)
-class TrainingWay:
-    """How gradients are computed in the first step of a round and in later ones.
+class GradientMethods:
+    """The methods that compute gradients in the first local step of a round and in later steps.
 
-    `note` says why users train one after the other; `floats` is the number of floats that torch
-    keeps for the gradient of one sample.
+    `note` states why users train one after the other; `floats` is the number of floats that torch
+    stores for the gradient of one sample.
     """
 
     first: str
@@ -292,14 +294,14 @@ class TrainingWay:
     floats: int = 0
 
     def describe(self) -> str:
-        """The way in words, for the run record."""
+        """How users are trained, in words for the run record."""
         if self.first == "loop":
             return f"one user after the other, because vmap does not apply ({self.note})"
         return "many users at once"
 
 
-def choose_way(trained: TrainedModule, samples: Samples) -> TrainingWay:
-    """Try the ways to compute gradients on a few samples; the fastest that equals the loop."""
+def choose_gradient_methods(trained: TrainedModule, samples: Samples) -> GradientMethods:
+    """The fastest methods whose results equal those of the loop in a trial on a few samples."""
     rows = np.resize(np.arange(len(samples)), (2, PROBE_SAMPLES))
     batch = samples.batch(rows)
     start = torch.from_numpy(trained.flat(trained.module))
@@ -315,7 +317,7 @@ def choose_way(trained: TrainedModule, samples: Samples) -> TrainingWay:
         ) from error
     notes, floats = [], _saved_floats(trained, start, batch)
     for first, later in (("shared", "vmap"), ("vmap", "vmap")):
-        if random and first == "shared":  # results could not be compared with the loop
+        if random and first == "shared":  # its results cannot be compared with the loop
             notes.append("the model uses random numbers")
             continue
         try:
@@ -323,28 +325,28 @@ def choose_way(trained: TrainedModule, samples: Samples) -> TrainingWay:
                 # vmap warns of operations that it would compute user by user; a loop is faster.
                 warnings.filterwarnings("error", message="There is a performance drop")
                 found = _probe(trained, (first, later), start, batch, seed=0)
-        except Exception as error:  # vmap raises many kinds for operations that it does not support
+        except Exception as error:  # vmap raises many types for unsupported operations
             notes.append(_first_line(error))
             continue
         if random or _close(found, expected):
-            return TrainingWay(first, later, floats=floats)
-        notes.append("samples of one user change the gradient of another")
-    return TrainingWay("loop", "loop", notes[-1], floats)
+            return GradientMethods(first, later, floats=floats)
+        notes.append("samples of one user change the gradient of another user")
+    return GradientMethods("loop", "loop", notes[-1], floats)
 
 
 def _probe(
-    trained: TrainedModule, ways: tuple[str, str], start: Tensor, batch: Batch, seed: int
+    trained: TrainedModule, methods: tuple[str, str], start: Tensor, batch: Batch, seed: int
 ) -> Tensor:
-    """What two steps of plain SGD change, for the two users of a small batch."""
-    groups = [slice(0, 1), slice(1, 2)] if ways[0] == "loop" else [slice(0, 2)]
+    """The updates of two users after two steps of plain SGD."""
+    groups = [slice(0, 1), slice(1, 2)] if methods[0] == "loop" else [slice(0, 2)]
     changes = []
     for group in groups:
         part = Batch(tuple(one[group] for one in batch.inputs), batch.targets[group])
-        weights, carried = start, trained.fresh()
-        for step, way in enumerate(ways):
+        weights, unsent = start, trained.copy_unsent()
+        for step, method in enumerate(methods):
             with seeded(seed + step):
                 gradients = torch.empty(len(part.targets), trained.dim)
-                made = getattr(trained, way)(weights, part, carried, gradients)
+                made = getattr(trained, method)(weights, part, unsent, gradients)
             weights = weights - PROBE_RATE * made.gradients
             _set_buffers(trained, weights, made)
         changes.append(weights - start)
@@ -383,7 +385,7 @@ class ModuleJob:
     """What all tiles of a round have in common."""
 
     trained: TrainedModule
-    way: TrainingWay
+    gradient_methods: GradientMethods
     start: Tensor
     samples: Samples
     rows: UserRows
@@ -397,8 +399,8 @@ class ModuleJob:
 
     @property
     def tile(self) -> int:
-        """How many users are computed together: a power of two that fits the working set."""
-        floats = 3 * self.trained.dim + self.batch * self.way.floats
+        """Number of users trained together: a power of two that fits into the working set."""
+        floats = 3 * self.trained.dim + self.batch * self.gradient_methods.floats
         fitting = max(1, WORKING_SET_BYTES // (4 * floats))
         return min(MAX_TILE_USERS, 1 << (fitting.bit_length() - 1))
 
@@ -426,7 +428,7 @@ class ModuleJob:
 
     def _groups(self, users: Indices) -> list[Indices]:
         """The users of a tile that train together: those with batches of equal sizes."""
-        if self.way.first == "loop":
+        if self.gradient_methods.first == "loop":
             return [np.array([number]) for number in range(len(users))]
         counts = (self.rows.starts[users + 1] - self.rows.starts[users]).astype(np.int64)
         steps = np.arange(self.settings.steps)
@@ -444,18 +446,18 @@ class ModuleJob:
         trained, settings, users = self.trained, self.settings, out.users[members]
         own: LocalState = {name: torch.from_numpy(rows[users]) for name, rows in state.items()}
         own = own or settings.optimizer.fresh(len(users), trained.dim)
-        weights, carried, total = self.start, trained.fresh(), torch.zeros(len(users))
+        weights, unsent, total = self.start, trained.copy_unsent(), torch.zeros(len(users))
         whole = len(members) == len(out.users)
         updates = torch.from_numpy(out.updates) if whole else torch.empty(len(users), trained.dim)
         for step in range(settings.steps):
-            # The last gradients, and then the updates, are computed where the result belongs.
+            # The last step writes gradients, then updates, into the output array: no extra copy.
             last = step == settings.steps - 1
             gradients = updates if last else torch.empty_like(updates)
             rows, present = draw_batch(self.rows, users, seeds, step, self.batch)
             batch = self.samples.batch(rows[:, : int(present[0].sum())])
             with seeded((int(seeds[0]) + step) % 2**63):
-                way = self.way.later if step else self.way.first
-                made: StepResult = getattr(trained, way)(weights, batch, carried, gradients)
+                method = self.gradient_methods.later if step else self.gradient_methods.first
+                made: StepResult = getattr(trained, method)(weights, batch, unsent, gradients)
             rate = settings.rate.at(self.round_number * settings.steps + step)
             weights = settings.optimizer.advance(weights, made.gradients, own, rate)
             _set_buffers(trained, weights, made)
@@ -478,7 +480,7 @@ def _empty_chunk(users: Indices, dim: int, state: Mapping[str, Floats]) -> Local
 
 
 def _saved_floats(trained: TrainedModule, start: Tensor, batch: Batch) -> int:
-    """How many floats torch keeps for the gradient of one sample."""
+    """The number of floats that torch stores for the gradient of one sample."""
     sizes: list[int] = []
 
     def note(saved: Tensor) -> Tensor:
@@ -486,6 +488,6 @@ def _saved_floats(trained: TrainedModule, start: Tensor, batch: Batch) -> int:
         return saved
 
     with seeded(0), torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-        trained.loop(start, batch, trained.fresh(), torch.empty(1, trained.dim))
+        trained.loop(start, batch, trained.copy_unsent(), torch.empty(1, trained.dim))
     inputs = sum(one[0, 0].numel() for one in batch.inputs)
     return max((sum(sizes) - trained.dim) // PROBE_SAMPLES, inputs)

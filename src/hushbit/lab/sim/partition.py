@@ -160,7 +160,7 @@ class UserRows:
 
 @dataclass(frozen=True, eq=False)
 class Federation(UserRows):
-    """A data set of images and its partition: one shared uint8 array, and the rows of each user."""
+    """Images as one uint8 array, their labels, and the rows of each user."""
 
     images: NDArray[np.uint8]
     labels: Indices

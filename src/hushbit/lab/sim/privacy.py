@@ -1,4 +1,4 @@
-"""The privacy of a simulated run: who is honest, what is released, and what the run states."""
+"""The privacy statement of a simulated run, and the number of honest voters it assumes."""
 
 import math
 
@@ -19,7 +19,7 @@ SIMULATION_NOTE = (
 )
 
 
-def taking_part(settings: Settings) -> int:
+def users_in_round(settings: Settings) -> int:
     """The number of users that take part in a round."""
     return max(1, round(settings.participation * settings.users))
 
@@ -29,7 +29,7 @@ def honest_in_round(settings: Settings) -> int:
 
     All attackers may be drawn for the same round, which may leave no honest voter.
     """
-    present, attackers = taking_part(settings), round(settings.attackers * settings.users)
+    present, attackers = users_in_round(settings), round(settings.attackers * settings.users)
     most = max(0, present - attackers)
     if settings.honest is None:
         return most
@@ -44,7 +44,7 @@ def honest_in_round(settings: Settings) -> int:
 
 
 def no_model_guarantee(settings: Settings, ballots_stored: bool = False) -> str:
-    """Why the run can state nothing against those who see only the model; empty if it can."""
+    """Why the run has no guarantee against those who see only the model; empty if it has one."""
     if settings.defence != "none":
         return f"the defence {settings.defence} reads single ballots"
     if settings.attack in CRAFTED:
@@ -55,11 +55,11 @@ def no_model_guarantee(settings: Settings, ballots_stored: bool = False) -> str:
 
 
 def check_model_budget(settings: Settings, ballots_stored: bool = False) -> None:
-    """Refuse a budget against the model in a run that can state nothing against it."""
+    """Refuse a budget against the model in a run without a guarantee against the model."""
     reason = no_model_guarantee(settings, ballots_stored)
     if settings.against == "model" and reason:
         raise InvalidInput(
-            f"a budget against the model covers sums of honest votes only, but {reason}: change "
+            f"a budget against the model covers only tallies of honest votes, but {reason}: change "
             "that, or take a budget against the server"
         )
 
@@ -70,9 +70,9 @@ def budget_of(settings: Settings) -> Budget | None:
 
 
 def spent_text(settings: Settings, guarantee: Guarantee, rounds: int) -> str:
-    """What a user has spent after so many rounds, in the unit of the budget, else per bit.
+    """What a user has spent after `rounds` rounds, as text: in the unit of the budget, if any.
 
-    Without either it is the epsilon of the run against the model.
+    Without a budget it is the epsilon per bit or, if that is infinite, per run against the model.
     """
     budget, honest = budget_of(settings), honest_in_round(settings) or None
     if budget is not None:

@@ -77,7 +77,7 @@ class RunRecord(RunFolder):
     ) -> RunState:
         """The state of the last checkpoint, or `fresh` if there is none; later rows are dropped.
 
-        `task` is the digest of an own task. Settings with more rounds than the stored ones extend
+        `task` is the digest of the task, empty for built-in tasks. Settings with more rounds than the stored ones extend
         the run.
         """
         self._check_run()
@@ -132,8 +132,8 @@ class RunRecord(RunFolder):
         path, found = self.folder / CHECKPOINT, dict(groups)
         if not np.array_equal(found.pop("settings", {}).get("sha256", ()), self._digest):
             raise InvalidInput(
-                f"{path} was made with other settings than {CONFIG} holds now, or with other data "
-                f"of an own task: restore {CONFIG} and the data, or start the run again"
+                f"{path} was made with other settings than {CONFIG} contains now, or with other "
+                f"data of the task: restore {CONFIG} and the data, or start the run again"
             )
         if _layout(found) != _layout(_groups(fresh)):
             raise DamagedFile(f"{path} is of another model or server; start the run again")
@@ -159,7 +159,7 @@ class RunRecord(RunFolder):
 
 
 def _digest(settings: Settings, task: bytes) -> NDArray[np.uint8]:
-    """Identifies the settings and the own task that a checkpoint was made with.
+    """Identifies the settings and the task that a checkpoint was made with.
 
     The number of rounds counts for budgets per run only, since other runs can be extended.
     """

@@ -86,7 +86,7 @@ class Settings:
     """All options of one run. Privacy parameters have no default values."""
 
     task: str | None = _option(
-        None, "Own task instead of a data set and a model: Python file and name, my_task.py:task."
+        None, "Task to train, instead of --dataset and --model: a file and a name, my_task.py:task."
     )
     dataset: str = _option("digits", "Data set: digits, mnist, fashion-mnist, cifar10, cifar100.")
     pixels: str = _choice(
@@ -120,7 +120,7 @@ class Settings:
     per: str | None = _option(None, "Unit of the privacy budget: bit, message or run.")
     against: str | None = _option(
         None,
-        "Observer of the privacy budget: server (sees ballots) or model (sees only sums of votes "
+        "Observer of the privacy budget: server (sees ballots) or model (sees only tallies "
         "and models).",
     )
     honest: float | None = _option(
@@ -206,8 +206,8 @@ class Settings:
                 check_positive(name, getattr(self, name))
         mechanism_name(self.mechanism)
         for name, names in CHOICES.items():
-            brought = self.task is not None and name in ("dataset", "model")
-            if getattr(self, name) is not None and not brought:
+            defined_by_task = self.task is not None and name in ("dataset", "model")
+            if getattr(self, name) is not None and not defined_by_task:
                 check_choice(name, getattr(self, name), names)
         if not 0 < check_float("participation", self.participation) <= 1:
             raise InvalidInput(f"participation must lie in (0, 1]; got {self.participation}")
@@ -234,7 +234,7 @@ class Settings:
             unused = [name for name in DATA_OPTIONS if getattr(self, name) != FIELDS[name].default]
             if unused:
                 flag = "--" + unused[0].replace("_", "-")
-                raise InvalidInput(f"--task brings its own data and users: leave {flag} out")
+                raise InvalidInput(f"--task defines the data and the users: leave {flag} out")
         if self.keep_momentum and self.optimizer == "sgd" and self.momentum == 0:
             raise InvalidInput("--keep-momentum needs --momentum or --optimizer adam")
 

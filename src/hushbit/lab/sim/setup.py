@@ -19,6 +19,7 @@ from hushbit.cpa import CPA
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks.ballots import choose_attackers
 from hushbit.lab.sim import partition
+from hushbit.lab.sim.clip_and_rate import noise_norm, private_clip, private_server_rate
 from hushbit.lab.sim.datasets import Dataset, load_dataset
 from hushbit.lab.sim.defences import check_defence
 from hushbit.lab.sim.image_task import ImageTask
@@ -26,8 +27,7 @@ from hushbit.lab.sim.learning_task import LearningTask, load_task
 from hushbit.lab.sim.models import build_model
 from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Parts
-from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, taking_part
-from hushbit.lab.sim.private_steps import noise_norm, private_clip, private_server_rate
+from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, users_in_round
 from hushbit.lab.sim.server_steps import ServerStep, server_step
 from hushbit.lab.sim.settings import FIELDS, PAPER_TRAINING, Settings, mechanism_name
 from hushbit.lab.sim.training import LocalSettings
@@ -39,7 +39,7 @@ from hushbit.wrappers import Rotated
 
 
 def public_clip(settings: Settings, task: LearningTask, local: LocalSettings) -> float:
-    """An l2 clip from public information: the norm of updates on public data decides."""
+    """An l2 clip that is computed from the norm of updates on public data."""
     return private_clip(_public_norm(settings, task, local))
 
 
@@ -146,7 +146,7 @@ def build_mechanism(settings: Settings, task: LearningTask, local: LocalSettings
 def _within(
     budget: Budget, name: str, settings: Settings, task: LearningTask, local: LocalSettings
 ) -> Mechanism | None:
-    """The mechanism that spends a budget; None if its epsilon is that of each bit."""
+    """The mechanism that spends a budget; None if the budget is just its epsilon per bit."""
     rounds = settings.rounds if budget.per == "run" else None
     honest = honest_in_round(settings) if budget.against == "model" else None
     if name == "cpa-auto":
@@ -216,7 +216,7 @@ def _auto(
 ) -> Mechanism:
     return AutoCPA(
         task.dim,
-        taking_part(settings),
+        users_in_round(settings),
         budget=settings.budget,
         epsilon_per_bit=settings.epsilon_per_bit,
         rounds=rounds,
@@ -282,7 +282,7 @@ def build_setup(
     data: Dataset | None = None,
     task: LearningTask | None = None,
 ) -> Setup:
-    """Load task or data unless they are given, and build what the settings name.
+    """Load task or data unless they are given, and build everything that the settings name.
 
     No file is written except in the data cache.
     """
@@ -318,14 +318,14 @@ def build_setup(
 
 
 def settings_of_task(settings: Settings, task: LearningTask) -> Settings:
-    """The settings with the names and the users of an own task."""
-    brought: dict[str, Any] = {"dataset": task.name, "model": task.model_name, "users": task.users}
-    for name, own in brought.items():
+    """The settings with the names and the number of users of a given task."""
+    defined: dict[str, Any] = {"dataset": task.name, "model": task.model_name, "users": task.users}
+    for name, own in defined.items():
         if getattr(settings, name) not in (own, FIELDS[name].default):
             raise InvalidInput(
                 f"the task has {name} {own}; got {getattr(settings, name)}: leave --{name} out"
             )
-    return dataclasses.replace(settings, task=settings.task or task.name, **brought)
+    return dataclasses.replace(settings, task=settings.task or task.name, **defined)
 
 
 def _image_task(settings: Settings, folder: str | Path | None, data: Dataset | None) -> ImageTask:
@@ -341,13 +341,16 @@ def _image_task(settings: Settings, folder: str | Path | None, data: Dataset | N
 
 
 def _server_rate(settings: Settings, mechanism: Mechanism, local: LocalSettings) -> float:
-    """The rate of the server step; under a budget with an l2 clip by default that of the rule."""
+    """The server rate: given, or by the rule of `clip_and_rate` under a budget, or 1."""
     if settings.server_rate is not None:
         return settings.server_rate
     by_rule = settings.budget is not None and settings.server_name in ("plain", "filter")
     if not by_rule or mechanism.clip is None:
         return 1.0
-    noise, samples = noise_norm(mechanism, taking_part(settings)), samples_per_step(settings, local)
+    noise, samples = (
+        noise_norm(mechanism, users_in_round(settings)),
+        samples_per_step(settings, local),
+    )
     return private_server_rate(mechanism.clip, noise, settings.rounds, samples)
 
 

@@ -1,4 +1,4 @@
-"""`Task`: what is learned, by whom, and how it is measured, for any `torch.nn.Module`.
+"""`Task`: any `torch.nn.Module` with its loss, the data of clients, a test set and metrics.
 
 task = Task(model=MyLSTM(), loss=F.cross_entropy, clients=[(x0, y0), (x1, y1)], test=(tx, ty))
 """
@@ -20,9 +20,15 @@ from hushbit.lab.attacks import POISONING
 from hushbit.lab.attacks.poisoning import rows_of
 from hushbit.lab.sim.client_data import Batch, Prepare, Samples, read_clients, read_samples
 from hushbit.lab.sim.models import TensorSlot, flat_tensor
-from hushbit.lab.sim.module_training import Loss, ModuleJob, TrainedModule, choose_way, seeded
+from hushbit.lab.sim.module_training import (
+    Loss,
+    ModuleJob,
+    TrainedModule,
+    choose_gradient_methods,
+    seeded,
+)
 from hushbit.lab.sim.partition import Indices, UserRows
-from hushbit.lab.sim.shared_weights import FastLayers
+from hushbit.lab.sim.per_user_gradients import FastLayers
 from hushbit.lab.sim.training import (
     EVALUATION_BATCH,
     Floats,
@@ -44,10 +50,10 @@ class Task:
     clients  pairs (x, y), one for each user; or an object with `load_partition`, such as a
              FederatedDataset of flwr-datasets; or, with `data`, the row numbers of each user
     test     a pair (x, y) on which models are evaluated; it is not private
-    data     a pair (x, y) that clients name rows of
+    data     a pair (x, y) with the samples of all clients; `clients` then lists row numbers
     metrics  functions of outputs and targets of the whole test set; by default the accuracy, if
              targets are classes
-    frozen   patterns of names of tensors that are neither trained nor sent, as "*running_mean"
+    frozen   name patterns of tensors that are neither trained nor sent, such as "*running_mean"
     prepare  function that turns a client, the test set and `data` into a pair (x, y)
     name     name of the data in records
 
@@ -79,7 +85,7 @@ class Task:
         self.name, self.model_name = name, type(module).__name__
         self.metrics = dict(metrics or {})
         self.trained = TrainedModule(module, loss, self.samples.names, frozen)
-        self.way = choose_way(self.trained, self.test)
+        self.gradient_methods = choose_gradient_methods(self.trained, self.test)
         self._accuracy = metrics is None and self._predicts_classes()
 
     def __repr__(self) -> str:
@@ -128,7 +134,7 @@ class Task:
 
     @property
     def image_shape(self) -> None:
-        """Nothing is known about the meaning of the inputs."""
+        """None: inputs are not known to be images."""
         return
 
     @property
@@ -139,7 +145,7 @@ class Task:
 
     @property
     def own_metrics(self) -> tuple[str, ...]:
-        """Names of further columns of the metrics file."""
+        """Names of the columns that the metrics of the task add to the metrics file."""
         return tuple(f"test_{name}" for name in self.metrics)
 
     def init(self, seed: int) -> Floats:
@@ -159,7 +165,7 @@ class Task:
         """Train users from the same params; yield their updates in chunks of ascending users."""
         job = ModuleJob(
             self.trained,
-            self.way,
+            self.gradient_methods,
             flat_tensor(params),
             self.samples,
             self.rows,
@@ -188,7 +194,7 @@ class Task:
             )
         rows, honest = (rows_of(self.rows, users) for users in (attackers, ~attackers))
         if np.intersect1d(rows, honest).size:
-            raise InvalidInput(f"{attack} would change samples that honest users hold, too")
+            raise InvalidInput(f"{attack} would change samples that honest users also hold")
         last = max(int(targets.max()), int(self.test.targets.max()))
         changed = copy.copy(self)
         flipped = targets.copy()
@@ -199,14 +205,14 @@ class Task:
     def public_norm(self, settings: LocalSettings, samples: int, seed: int) -> float:
         """The median norm of updates that simulated users compute on samples of the test set.
 
-        The server has the test set to evaluate models, so the norm tells nothing about users.
+        The server already has the test set, so the norm reveals nothing about users.
         """
         rng = np.random.default_rng([seed, 0x4EA])
         rows = rng.integers(0, len(self.test), (SIMULATED_USERS, min(samples, len(self.test))))
         optimizer = dataclasses.replace(settings.optimizer, keep_state=False)
         job = ModuleJob(
             self.trained,
-            self.way,
+            self.gradient_methods,
             flat_tensor(self.init(seed)),
             self.test,
             UserRows.from_parts(rows, len(self.test)),
@@ -220,7 +226,7 @@ class Task:
         return {f"test_{name}": value for name, value in self.evaluate(params).items()}
 
     def evaluate(self, params: Floats) -> dict[str, float]:
-        """The loss on the test set, the accuracy if targets are classes, and own metrics."""
+        """The loss on the test set, the accuracy if targets are classes, and the task's metrics."""
         samples = self.test
         loss, correct, kept = 0.0, 0, []
         for batch, outputs in self._outputs(params, samples):
@@ -241,7 +247,7 @@ class Task:
     def _outputs(self, params: Floats, samples: Samples) -> Iterator[tuple[Batch, Any]]:
         """The outputs for all samples, batch by batch."""
         trained = self.trained
-        trained.load(flat_tensor(params), trained.fixed)
+        trained.load(flat_tensor(params), trained.unsent)
         trained.module.eval()
         try:
             with torch.no_grad(), FastLayers():  # a module may keep tensors for its training
@@ -267,20 +273,20 @@ class Task:
             "samples": len(self.samples),
             "test_samples": len(self.test),
             "metrics": ["loss", *(["accuracy"] if self._accuracy else []), *self.metrics],
-            "training": self.way.describe(),
+            "training": self.gradient_methods.describe(),
             "sha256": self.digest.hex(),
         }
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of the data and of the tensors that do not travel; identifies the task.
+        """SHA-256 of the data and of the tensors that users do not send; identifies the task.
 
-        Initial weights are not part of it: a checkpoint holds its own.
+        Initial weights are left out: a checkpoint contains the current ones.
         """
         made = hashlib.sha256()
         for slot in self.slots:
             made.update(f"{slot.name} {slot.shape}".encode())
-        arrays = [tensor.numpy() for tensor in self.trained.fixed.values()]
+        arrays = [tensor.numpy() for tensor in self.trained.unsent.values()]
         for part in (self.samples, self.test):
             arrays += [*part.inputs, part.targets]
         for array in (*arrays, self.rows.members, self.counts):
@@ -291,7 +297,7 @@ class Task:
     def module(self, params: Floats) -> nn.Module:
         """A copy of the model with these weights."""
         made = copy.deepcopy(self.trained.module)
-        self.trained.load(flat_tensor(params), self.trained.fixed, made)
+        self.trained.load(flat_tensor(params), self.trained.unsent, made)
         return made.eval()
 
     def state_dict(self, params: Floats) -> dict[str, Tensor]:

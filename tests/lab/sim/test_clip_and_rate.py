@@ -7,7 +7,7 @@ import pytest
 
 from hushbit.baselines import Gaussian
 from hushbit.cpa import CPA
-from hushbit.lab.sim.private_steps import noise_norm, private_clip, private_server_rate
+from hushbit.lab.sim.clip_and_rate import noise_norm, private_clip, private_server_rate
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import build_setup
 from hushbit.wire.coins import SeededCoins

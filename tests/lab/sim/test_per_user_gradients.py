@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from hushbit.lab.sim.shared_weights import (
+from hushbit.lab.sim.per_user_gradients import (
     FastLayers,
-    SharedWeights,
+    PerUserGradientMode,
     UserGradients,
     used_elsewhere,
 )
@@ -28,7 +28,7 @@ def by_user(
         columns[id(tensor)] = slice(begin, begin + tensor.numel())
         begin += tensor.numel()
     made = UserGradients(torch.full((USERS, begin), torch.nan), columns)
-    with SharedWeights(made):
+    with PerUserGradientMode(made):
         out = torch.func.functional_call(module, parameters, (x.flatten(0, 1),))
     (out**2).sum().backward()
     rows = []

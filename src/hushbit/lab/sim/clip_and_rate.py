@@ -1,7 +1,7 @@
-"""Clip and server rate of a run under a privacy budget, from public quantities alone.
+"""Default clip and server rate of a run under a privacy budget, from public quantities only.
 
-Both follow one rule for every mechanism. They use the norm of simulated updates, the clip, the
-noise that the mechanism states and the number of rounds, but no data of a user.
+The same rule holds for every mechanism. It uses the norm of simulated updates, the noise that the
+mechanism states, and the numbers of rounds and samples, but no data of a user.
 """
 
 import math
@@ -18,8 +18,8 @@ STABLE_STEP = 4.0
 def private_clip(simulated_norm: float) -> float:
     """The l2 clip: a fifth of the median norm of simulated updates.
 
-    Noise grows with the clip. The first real updates on MNIST have about half the simulated norm
-    and later ones a fifth, so that most updates are scaled to the clip and count equally.
+    Noise is proportional to the clip. The first real updates on MNIST have about half of the
+    simulated norm and later ones a fifth, so most updates are scaled to the clip.
     """
     return CLIP_SHARE * simulated_norm
 
@@ -27,14 +27,14 @@ def private_clip(simulated_norm: float) -> float:
 def noise_norm(mechanism: Mechanism, users: int) -> float:
     """The root mean square norm of the noise in the estimated mean of so many users."""
     if isinstance(mechanism, AutoCPA):
-        mechanism = mechanism.inner  # of the first round
+        mechanism = mechanism.inner  # the mechanism of the first round
     if isinstance(mechanism, Gaussian):
         return math.sqrt(mechanism.dim) * mechanism.deviation / users
     return math.sqrt(mechanism.dim * mechanism.noise_per_user(0.0) / users)
 
 
 def private_server_rate(clip: float, noise: float, rounds: int, samples: int) -> float:
-    """The smaller of two server rates; `noise` is that of `noise_norm`, `samples` of one user.
+    """The smaller of two server rates, from `noise_norm` and the number of samples of a user.
 
     DISTANCE / sqrt(rounds (clip² + noise²)): for convex losses, gradient steps with rate r over T
     rounds end within D² / (2 r T) + r G² / 2 of the optimum, where D is the distance of the first
@@ -44,7 +44,7 @@ def private_server_rate(clip: float, noise: float, rounds: int, samples: int) ->
 
     STABLE_STEP / (clip sqrt(samples)): little noise allows steps so long that training oscillates.
     The sampling error of a user's gradient falls with sqrt(samples), so the mean of updates that
-    are scaled to the clip grows with it, and the rate has to fall.
+    are scaled to the clip grows with sqrt(samples), and the rate is reduced accordingly.
 
     The two constants were chosen on development seeds (`docs/private-training.md`).
     """

@@ -1,13 +1,13 @@
-"""Gradients of many users at the same weights, for modules of dense and convolutional layers.
+"""Per-user gradients at shared weights, for modules of dense and convolutional layers.
 
-In the first local step of a round all users have the same weights. The samples of all users then
-pass through the module as one batch. `SharedWeights` replaces dense layers and convolutions while
-the module runs: their backward pass writes the weight gradient of each user to the rows of a
-matrix. A parameter that any other operation uses gets an ordinary gradient, the sum over users,
-which `used_elsewhere` detects.
+In the first local step of a round all users have the same weights, so the samples of all users can
+pass through the module as one batch. `PerUserGradientMode` replaces dense layers and convolutions
+while the module runs: their backward pass writes the weight gradient of each user to a row of a
+matrix. A parameter that any other operation uses gets an ordinary gradient, the sum over users;
+`used_elsewhere` detects this.
 
 `FastLayers` replaces convolutions and pooling by faster ones with the same results up to rounding:
-torch's are slow for images with few channels unless strides are channels-last.
+those of torch are slow for images with few channels unless strides are channels-last.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ MAX_SUMMED = 16  # largest number of samples for which sums are faster than a ma
 
 
 class UserGradients:
-    """The gradients of all users, one row each; every tensor owns some columns."""
+    """The gradients of all users, a row for each user and a range of columns for each tensor."""
 
     def __init__(self, rows: Tensor, columns: Mapping[int, slice]) -> None:
         self.rows = rows
@@ -39,7 +39,7 @@ class UserGradients:
         self._written: set[int] = set()
 
     def add(self, tensor: Tensor, gradient: Tensor) -> None:
-        """Add the gradient (users, ...) of a tensor that the layers share."""
+        """Add the gradient (users, ...) of one tensor."""
         columns = self._columns.get(id(tensor))
         if columns is None:  # a frozen tensor
             return
@@ -94,7 +94,7 @@ class FastLayers(TorchFunctionMode):
         return F.conv2d(_channels_last(input), _channels_last(weight), *args, **named)
 
 
-class SharedWeights(FastLayers):
+class PerUserGradientMode(FastLayers):
     """While active, dense layers and convolutions also write gradients by user."""
 
     def __init__(self, gradients: UserGradients) -> None:
@@ -126,7 +126,7 @@ class SharedWeights(FastLayers):
 
 
 def used_elsewhere(parameters: Mapping[str, Tensor]) -> list[str]:
-    """The parameters that got an ordinary gradient, so that some operation was not replaced."""
+    """The parameters with an ordinary gradient: an operation that was not replaced uses them."""
     return [name for name, tensor in parameters.items() if tensor.grad is not None]
 
 
@@ -233,7 +233,7 @@ class HalvingPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the gradient of the images: that of the maximum goes to its pixel."""
+        """Return the gradient of the images, which is zero except at the maxima."""
         grad = grad_output.permute(0, 2, 3, 1).contiguous().numpy()
         made, positions = np.zeros(ctx.shape, np.float32), ctx.positions
         parallel_for(lambda first, last: unpool(grad, positions, first, last, made), len(grad))
