@@ -9,7 +9,7 @@ import pytest
 import hushbit as hb
 from hushbit.errors import InvalidInput
 from hushbit.privacy.accountant import composed_bound
-from hushbit.privacy.central import TallyRelease, VoteSums, bound_of_tallies
+from hushbit.privacy.central import GaussianSum, TallyRelease, VoteSums, bound_of_tallies
 from hushbit.privacy.guarantee import Guarantee, participation_bound
 from hushbit.statement import WIDTH, PrivacyStatement, privacy_statement
 
@@ -67,6 +67,24 @@ def test_rounds_with_different_guarantees_add_up() -> None:
     assert found.epsilon_run_model <= found.epsilon_run_server
 
 
+def test_different_gaussian_rounds_add_up() -> None:
+    gaussian = [hb.baselines.Gaussian(9, noise, clip=1.0).guarantee for noise in (20.0, 10.0)]
+    sums = [one.sums for one in gaussian]
+    releases = [TallyRelease(one, 20) for one in sums if isinstance(one, GaussianSum)]
+    expected = bound_of_tallies(releases, DELTA).epsilon
+    assert state(gaussian, rounds=2).epsilon_run_model == expected > 0
+
+
+def test_the_server_of_the_gaussian_mechanism_has_to_be_trusted() -> None:
+    found = state(hb.baselines.Gaussian(9, 20.0, clip=1.0).guarantee)
+    note = " ".join(found.note().split())
+    for text in (words(found), note):
+        assert "a trusted server, which sees every update, adds the noise" in text
+        assert "secure aggregation" not in text
+        assert "coins" not in text.partition("What the figures mean")[0]
+    assert "Against the server: there is no guarantee." in note
+
+
 def test_the_model_never_reveals_more_than_the_ballots() -> None:
     """One honest voter among different rounds: the bound of the ballots is the smaller one."""
     found = state([clipped(2.0, 1), clipped(1.0, 1)], rounds=2, honest=1)
@@ -117,7 +135,7 @@ def test_every_row_states_unit_observer_and_assumptions() -> None:
     assert re.search(r"epsilon \S+ per bit, \S+ per message and \S+ per run of 6 rounds", server)
     assert re.search(r"epsilon \S+ per run of 6 rounds at delta 1e-05", model)
     for assumption in (
-        "shows nothing but sums of votes",
+        "releases nothing but tallies (sums of all users' votes)",
         "secure aggregation",
         "in every round at least 20 voters whose coins stay secret",
         "taking part does not depend on data",
@@ -150,7 +168,7 @@ def test_the_model_row_is_void_with_a_reason(
     found = state(guarantee, **options)
     assert found.epsilon_run_model == math.inf
     assert reason in found.reason
-    assert f"nothing beyond the figures against the server: {found.reason}" in words(found)
+    assert f"no smaller epsilon than against the server is proved: {found.reason}" in words(found)
     assert found.reason in " ".join(found.note().split())
     budget = hb.Budget(4.0, DELTA, per="run", against="model")
     with pytest.raises(InvalidInput, match="budget against the model cannot be stated"):

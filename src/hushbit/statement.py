@@ -1,9 +1,9 @@
-"""The privacy statement of a run: what the server learns, and what the model reveals.
+"""The privacy statement of a run: what ballots reveal to the server, and what models reveal.
 
 Every display states privacy by the same two rows, one for each observer:
 
     against the server   local differential privacy of a user's ballots; needs no trust in others
-    against the model    what the sums of votes reveal (`Guarantee.of_tally`), with its assumptions
+    against the model    what tallies and models reveal (`Guarantee.of_tally`), with assumptions
 
 `PrivacyStatement.row` holds the figures for JSON, `lines` the text for a terminal, and `note` a
 page of Markdown for the person who approves the run.
@@ -26,15 +26,19 @@ WIDTH = 80
 """Columns of the text."""
 
 SERVER = "Against the server, which sees ballots"
-MODEL = "Against those who see only the model (sums of votes, estimates, models)"
+MODEL = "Against those who see only the model"
 SERVER_ASSUMES = (
     "Assumes only that the user's own device follows the protocol and keeps its coins secret. "
     "Neither the server nor other users have to be trusted."
 )
 MODEL_ASSUMES = (
-    "Assumes a server that shows nothing but sums of votes and what is computed from them, or "
-    "secure aggregation; in every round {voters} whose coins stay secret; that taking part does "
-    "not depend on data."
+    "Assumes a server that releases nothing but tallies (sums of all users' votes) and what is "
+    "computed from them, or secure aggregation; in every round {voters} whose coins stay secret; "
+    "that taking part does not depend on data."
+)
+TRUSTED_SERVER = (
+    "Assumes a trusted server, which sees every update, adds the noise and releases nothing but "
+    "estimates and models; that taking part does not depend on data."
 )
 RELATION_TEXTS = {
     "replace": "one user's update changes arbitrarily (replace)",
@@ -54,7 +58,7 @@ class PrivacyStatement:
     epsilon_message_server  of one message, at delta, against the server
     epsilon_run_server      of all messages of the run, at delta, against the server
     epsilon_run_model       of the whole run, at delta, against those who see only the model;
-                            infinite if nothing beyond the figure against the server is proved
+                            infinite if no smaller figure than that against the server is proved
     reason                  why `epsilon_run_model` is infinite, else empty
     delta                   of the three figures above
     honest                  voters in every tally whose coins stay secret; None if not stated
@@ -87,6 +91,11 @@ class PrivacyStatement:
     def within_budget(self) -> bool:
         """Whether the run costs at most its budget; true without a budget."""
         return self.budget is None or self.spent is None or self.spent <= self.budget.epsilon
+
+    @property
+    def server_noise(self) -> bool:
+        """Whether the server adds the noise to updates that it sees, as in `Gaussian`."""
+        return math.isinf(self.epsilon_bit) and not self.reason
 
     def row(self) -> dict[str, float | str | None]:
         """The figures for JSON."""
@@ -136,12 +145,12 @@ class PrivacyStatement:
     def _model_row(self) -> list[str]:
         """Figure and assumptions against those who see only the model."""
         if self.reason:
-            return [f"nothing beyond the figures against the server: {self.reason}."]
+            return [f"no smaller epsilon than against the server is proved: {self.reason}."]
         voters = f"at least {self.honest} voters" if self.honest != 1 else "1 voter"
         return [
             f"epsilon {_number(self.epsilon_run_model)} per {self._run_text()} at delta "
             f"{self.delta:g}; {RELATION_TEXTS[self.relation]}.",
-            MODEL_ASSUMES.format(voters=voters),
+            TRUSTED_SERVER if self.server_noise else MODEL_ASSUMES.format(voters=voters),
         ]
 
     def _run_text(self) -> str:
@@ -149,7 +158,7 @@ class PrivacyStatement:
         return text if self.taken_part == self.rounds else f"{text} ({self.taken_part} counted)"
 
     def _remarks(self) -> list[str]:
-        """What else has to be said: a delta that is too large, and a simulation."""
+        """A warning about a delta that is too large, and a remark on simulations."""
         found = []
         users = self.users or self.honest
         if users is not None and self.delta * users >= 1:
@@ -194,9 +203,8 @@ class PrivacyStatement:
         return [
             "The unit of protection is one user: all data that one user contributes to the run, "
             f"over {self._rounds_text()}.",
-            "Differential privacy: whatever the observer concludes, its probability changes by at "
-            "most a factor of e^epsilon, up to a probability delta, if the updates of one user are "
-            "different ones.",
+            "Differential privacy: if the updates of one user change, the probability of any "
+            "conclusion of the observer changes by at most a factor of e^epsilon, plus delta.",
             f"Neighbouring inputs against the model: {RELATION_TEXTS[self.relation]}. Against the "
             "server: any two updates of the user.",
         ]
@@ -206,13 +214,21 @@ class PrivacyStatement:
 
     def _trust(self) -> list[str]:
         found = ["Against the server: nobody but the user's own device."]
+        if math.isinf(self.epsilon_bit):
+            found = ["Against the server: there is no guarantee."]
         if self.reason:
             return found
+        if self.server_noise:
+            return [
+                *found,
+                "Against the model: whoever runs the server sees every update. The server must add "
+                "the noise and release nothing but estimates and models.",
+            ]
         others = "no other user" if self.honest == 1 else f"{self._others()} other users"
         return [
             *found,
-            "Against the model: whoever runs the server must release nothing but sums of votes and "
-            "what is computed from them, or secure aggregation must hide the ballots; "
+            "Against the model: whoever runs the server must release nothing but tallies and what "
+            "is computed from them, or secure aggregation must hide the ballots; "
             f"{others} in every round must keep their coins secret and use them as prescribed.",
         ]
 
@@ -233,14 +249,15 @@ class PrivacyStatement:
                     f"A second run like this one: epsilon {_number(2 * epsilon)} for both runs at "
                     f"delta {2 * self.delta:g}, {name}."
                 )
-        return [*found, "A user who never took part before starts at zero."]
+        return [*found, "For a user who takes part for the first time, no earlier runs are added."]
 
 
 NOT_COVERED = (
     "Training losses, accuracies, stopping rules and settings that are computed from users' data "
-    "outside the sums of votes: each is a further release.",
-    "Kept or published ballots: whoever sees them is bound by the figures against the server only.",
-    "User state that is made from a user's own ballots, such as error feedback.",
+    "other than the tallies: each is a further release.",
+    "Stored or published ballots: against those who see them, only the figures against the server "
+    "hold.",
+    "User state that is computed from a user's own ballots, such as error feedback.",
     "Who takes part, when, and from which address.",
     "Groups: for m users together, or one person with m accounts, epsilon is m times as large, and "
     "delta grows too.",
@@ -268,9 +285,9 @@ def privacy_statement(
                    float), or None if nothing is claimed about other users
     participation  rounds in which one user takes part, as in `Guarantee.run_bound`. It only counts
                    rounds; no amplification by sampling is claimed
-    not_a_sum      why what is released is no function of the sums of votes (a defence, medians,
-                   kept ballots), which voids the figure against the model; a budget against the
-                   model is refused then
+    not_a_sum      why the released results are not functions of tallies (a defence, medians,
+                   stored ballots); there is no figure against the model then, and a budget against
+                   the model is refused
 
     Rounds whose guarantees differ may have been chosen with knowledge of earlier rounds: ballots
     are composed by `composed_bound` with `adaptive=True`, tallies by `bound_of_tallies`.
@@ -307,7 +324,7 @@ def privacy_statement(
 
 @dataclass(frozen=True)
 class _Run:
-    """The kinds of rounds of a run, each with the number of its rounds, and who observes them."""
+    """The distinct guarantees of a run with their numbers of rounds, and the assumptions."""
 
     kinds: dict[Guarantee, int]
     honest: int | None
@@ -321,7 +338,7 @@ class _Run:
             )
 
     def missing_proof(self) -> str:
-        """Why nothing is proved against those who see only the model; empty if something is."""
+        """Why no guarantee against those who see only the model is proved; empty if one is."""
         for guarantee in self.kinds:
             if isinstance(guarantee.sums, str):
                 return f"no guarantee of the tally is proved; {guarantee.sums}"
@@ -361,16 +378,17 @@ class _Run:
         found = composed_bound(costs, delta, adaptive=True).epsilon
         if against == "server":
             return found
+        assert self.honest is not None
         releases = [
             TallyRelease(guarantee.sums, self.honest, times, self.relation)
             for guarantee, times in self.kinds.items()
-            if isinstance(guarantee.sums, VoteSums) and self.honest is not None
+            if not isinstance(guarantee.sums, str)
         ]
         return min(found, bound_of_tallies(releases, delta).epsilon)
 
 
 def _kinds(guarantees: Guarantee | Iterable[Guarantee], rounds: int) -> dict[Guarantee, int]:
-    """The guarantees that differ, each with the number of its rounds."""
+    """The distinct guarantees, each with the number of its rounds."""
     if isinstance(guarantees, Guarantee):
         return {guarantees: rounds}
     counted = Counter(guarantees)
