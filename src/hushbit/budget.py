@@ -60,7 +60,7 @@ class Budget:
     def spent(
         self, guarantee: "Guarantee", *, rounds: int | None = None, honest: int | None = None
     ) -> Bound:
-        """What a guarantee costs in the unit of the budget and against its observer.
+        """The cost of a guarantee in the unit of the budget and against its observer.
 
         `rounds` is required for a budget per run, `honest` (voters in each tally whose coins stay
         secret) for one against the model.
@@ -75,19 +75,21 @@ class Budget:
     def counted_rounds(self, rounds: int | None, honest: int | None) -> int:
         """The rounds that the budget counts: `rounds` for a run, else 1.
 
-        Rounds and honest voters are refused where the budget does not depend on them. A run has at
-        least one round: any mechanism would be within the budget of none.
+        Rounds and honest voters are refused if the budget does not depend on them. A run has at
+        least one round: without rounds, every mechanism would be within the budget.
         """
         if rounds is not None and self.per != "run":
-            raise InvalidInput(f"a budget per {self.per} counts no rounds: leave out rounds")
+            raise InvalidInput(
+                f"a budget per {self.per} does not depend on rounds: leave out rounds"
+            )
         if honest is not None and self.against == "server":
             raise InvalidInput(
-                "a budget against the server counts no honest voters: leave out honest"
+                "a budget against the server does not depend on honest voters: leave out honest"
             )
         return self._times(rounds, honest)
 
     def _times(self, rounds: int | None, honest: int | None) -> int:
-        """The rounds that the budget counts, once everything that it depends on is there."""
+        """The rounds that the budget counts; raises if `rounds` or `honest` is missing."""
         if self.per == "run" and rounds is None:
             raise InvalidInput("a budget per run needs the number of rounds: pass rounds=...")
         if self.against == "model" and honest is None:
@@ -98,7 +100,7 @@ class Budget:
 
 
 def check_budget(budget: object) -> Budget:
-    """`budget`, if it is a Budget."""
+    """Return `budget`; raise InvalidInput if it is not a Budget."""
     if not isinstance(budget, Budget):
         raise InvalidInput(
             "budget must be a Budget, such as Budget(4, 1e-5, per='run', against='model'); "

@@ -158,7 +158,7 @@ def test_a_calibrated_mechanism_spends_its_budget(
 
 def test_calibration_refuses_what_the_mechanism_cannot_keep() -> None:
     for per in ("message", "run"):
-        with pytest.raises(InvalidInput, match="sees every update"):
+        with pytest.raises(InvalidInput, match="no guarantee against the server"):
             calibrate_gaussian(
                 10,
                 hb.Budget(4, 1e-5, per=per, against="server"),

@@ -1,6 +1,6 @@
 """The Gaussian mechanism (DP-FedAvg): a trusted server adds noise to the mean that it releases.
 
-Users send clipped updates as 32-bit floats, so the server learns everything. It adds noise of
+Users send clipped updates as 32-bit floats, so the server sees every update. It adds noise of
 standard deviation `noise_multiplier` · `clip` to every entry of the sum.
 
 The noise comes from private coins of the server, never from a key that users share. It is computed
@@ -68,7 +68,7 @@ class Gaussian(SumMechanism):
 
     dim: int
     noise_multiplier: float
-    clip: float = 0.0  # has to be given: the base class has a property of this name
+    clip: float = 0.0  # required; the inherited property would be the default otherwise
 
     def __post_init__(self) -> None:
         self._set(dim=check_int("dim", self.dim, 1))
@@ -152,7 +152,7 @@ def normal_noise(coin: Words, size: int) -> Floats:
 def normal_of_words(words: Words64) -> Floats:
     """Two standard normal variables for every three uniform words, by Box and Muller."""
     high, low, turn = words.reshape(3, -1)
-    # A uniform number below 1/2 with a small relative error; one more bit decides on which side.
+    # A uniform number u below 1/2 with a small relative error; another bit chooses u or 1 - u.
     uniform = (high + (low + 0.5) * 2.0**-64) * 2.0**-65
     length = np.sqrt(-2 * np.where(turn & np.uint64(1), np.log(uniform), np.log1p(-uniform)))
     angle = (turn >> np.uint64(1)) * (2 * np.pi * 2.0**-63)

@@ -1,8 +1,8 @@
-"""The guarantee of the tally: what somebody learns who sees only sums of votes.
+"""The guarantee of the tally, against those who see only sums of votes.
 
 Two points ±X, private stochastic rounding and randomized response make the vote of an entry x a +
-with probability (1 + beta x/X) / 2. Whoever sees only the sum of the votes of H honest users faces
-the coins of all of them. With S = Σ (p_i - q_i)² over the entries of one user's message, one tally
+with probability (1 + beta x/X) / 2. In the sum of the votes of H honest users, the coins of all of
+them hide the vote of one. With S = Σ (p_i - q_i)² over the entries of one user's message, one tally
 satisfies Rényi differential privacy of every order α with
 
     D_α <= c_α S,   c_α = sup D_α(P‖Q) / (p - q)²

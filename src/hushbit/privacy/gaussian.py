@@ -13,14 +13,14 @@ import math
 from hushbit.checks import check_delta, check_nonnegative
 
 FAR = 5.0
-"""Beyond it, the ratio of the normal tail to the density is computed by its continued fraction."""
+"""Above this value, a continued fraction computes the ratio of the normal tail to the density."""
 
 
 def delta_of_gaussian(mu: float, epsilon: float) -> float:
     """The smallest delta at which a Gaussian release of sensitivity mu is epsilon-private.
 
-    Both terms share the density at epsilon/mu - mu/2, so nothing overflows, and a small delta keeps
-    its digits.
+    Both terms are multiples of the density at epsilon/mu - mu/2. Factoring it out avoids overflow
+    and loss of digits for small deltas.
 
     >>> round(delta_of_gaussian(1.0, 1.0), 6)
     0.126937

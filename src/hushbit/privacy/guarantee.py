@@ -82,8 +82,8 @@ class Guarantee:
     unit          what `groups` counts: bit, entry, block
     note          a remark for the report
     points        number of points of each stage, if known
-    sums          what the server adds up: votes, or updates to whose sum it adds Gaussian noise; or
-                  why no guarantee of the sum is proved
+    sums          the law of the sum over users: votes, or updates with the server's Gaussian noise;
+                  or the reason why no guarantee of the sum is proved
     """
 
     groups: Groups
@@ -166,10 +166,11 @@ class Guarantee:
 
         It needs a server that shows nothing else, or secure aggregation, and `honest` voters in
         every tally, the user included, whose coins stay secret. Taking part must not depend on
-        data. The server itself, which sees ballots, learns up to `bound`. No rounds cost epsilon 0.
+        data. Against the server itself, which sees ballots, `bound` holds. Without rounds epsilon
+        is 0.
 
-        Where the server adds the noise (`Gaussian`), the tally is not protected, only estimates and
-        models are: one estimate for each tally. The number of honest voters does not matter then.
+        If the server adds the noise (`Gaussian`), the guarantee covers estimates and models, one
+        estimate for each tally, but not the tally. It does not depend on the honest voters.
 
         relation       "replace": the update of the user changes arbitrarily; "zero-out": it
                        becomes the zero update

@@ -4,8 +4,8 @@ Every ballot that is sent spends privacy again, so charging the same user, round
 adds two charges. After a crash between charge and send the charge remains: the ledger may count a
 ballot that was never sent, but it counts every ballot that was sent.
 
-All epsilons of a ledger are those of one user over all ballots, against the server, which sees
-ballots. What sums of votes reveal to others (`Guarantee.of_tally`) is not counted here.
+Every epsilon in a ledger is that of one user over all ballots, against the server, which sees
+ballots. Guarantees against those who see only tallies (`Guarantee.of_tally`) are not part of it.
 """
 
 import math
@@ -49,7 +49,7 @@ class LedgerEntry:
 class UserSummary:
     """What one user has spent and what remains, as `hushbit audit --ledger` prints it.
 
-    All epsilons are those of LEDGER_UNIT.
+    Unit and observer of every epsilon are those of LEDGER_UNIT.
     """
 
     user: str

@@ -402,7 +402,7 @@ def _content(tally: Tally, count: int, data: bytes, source: Path) -> TallyConten
 
 
 def _layout(tally: Tally, *, require_mac: bool) -> bytes:
-    """Eight bytes that identify the names and shapes of the counters, and required MACs."""
+    """Eight bytes that identify names and shapes of the counters, and whether MACs are required."""
     shapes: list[Any] = [[name, counter.shape] for name, counter in tally.counters.items()]
     text = json.dumps([*shapes, "require_mac"] if require_mac else shapes)
     return hashlib.blake2b(text.encode(), digest_size=8).digest()

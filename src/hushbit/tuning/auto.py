@@ -20,12 +20,15 @@ because norms change during training.
 
 **Bits.** `AutoRequirements` chooses points, stages, subset or clip once. Every round scales them.
 
-**Budget.** Updates and norm votes share the budget. Per bit, the vote has as many answers as make
-forged votes harmless (`MIN_VOTE_BETA`). Per message or run against the server, the vote is one bit
-with a tenth of a message's epsilon. Against the model, the vote is one more coordinate of the
-tally that no clip bounds. Its answers have the epsilon per bit of the update, and there are as many
-as make forged votes harmless, but at most so many that the vote costs a tenth of the Rényi
-divergences (in a Gaussian approximation; the accountant then counts all of it).
+**Budget.** Updates and norm votes share the budget. A norm vote consists of one or more bits, its
+answers.
+
+- Per bit: enough answers to limit the effect of forged votes (`MIN_VOTE_BETA`).
+- Per message or run, against the server: one answer, with a tenth of a message's epsilon.
+- Against the model: the vote is an additional coordinate of the tally, to which the clip does not
+  apply. Each answer has the epsilon per bit of the update. Their number is that of the first case,
+  unless the vote then costs more than a tenth of the Rényi divergences (in a Gaussian
+  approximation; the accountant counts the exact cost).
 
 **Ratio.** Lengths are in units of s, the rms entry of an update with the median norm. The rotated
 entries of a user are Gaussian with an rms t (in units of s), so points at ±c keep the fraction
@@ -187,7 +190,9 @@ class AutoRequirements:
         if self.budget is None:
             check_positive("epsilon_per_bit", self.epsilon_per_bit, infinite=True)
             if self.rounds is not None or self.honest is not None:
-                raise InvalidInput("epsilon_per_bit counts no rounds and no honest voters: omit")
+                raise InvalidInput(
+                    "epsilon_per_bit does not depend on rounds or honest voters: leave them out"
+                )
             return
         check_budget(self.budget).counted_rounds(self.rounds, self.voters)
         if self.per_bit is None and (self.k not in (None, 1) or self.bits_per_weight is not None):
@@ -227,7 +232,7 @@ class AutoRequirements:
         return self._clipped_bits(self.budget) if self.budget.delta else self._pure(self.budget)
 
     def _prescribed_bits(self, per_bit: float) -> NormVote:
-        """The bits of the planner; as many answers as MIN_VOTE_BETA needs, all at one epsilon."""
+        """The mechanism of the planner, and a norm vote with the same epsilon per bit."""
         base = plan(
             self.dim,
             self.users,
@@ -239,7 +244,7 @@ class AutoRequirements:
         return NormVote(Rotated(base), 1.0, per_bit, vote_answers(per_bit, base.payload_bits))
 
     def _pure(self, budget: Budget) -> NormVote:
-        """A subset of the bits, each with an equal share of what the vote leaves of a message."""
+        """A subset of the bits, with equal shares of a message's epsilon less that of the vote."""
         message = equal_share(budget.epsilon, budget.counted_rounds(self.rounds, None))
         vote = VOTE_SHARE * message
         left = message - vote
@@ -249,9 +254,9 @@ class AutoRequirements:
         return NormVote(Rotated(base), 1.0, vote)
 
     def _clipped_bits(self, budget: Budget) -> NormVote:
-        """The l2-clipped mechanism that spends what the norm vote leaves; by bisection.
+        """The l2-clipped mechanism that spends the budget with its norm vote; by bisection.
 
-        The epsilon of a message of a run is that of an equal share of the run's rho.
+        In a budget per run, each message has an equal share of the run's rho.
         """
         times = budget.counted_rounds(self.rounds, None)
         message = budget.epsilon
@@ -275,10 +280,10 @@ class AutoRequirements:
         return best
 
     def _tally_bits(self, budget: Budget) -> NormVote:
-        """The l2-clipped mechanism and its vote that spend the budget against the model.
+        """The l2-clipped mechanism that spends a budget against the model with its norm vote.
 
-        Update and vote have the same epsilon per bit. A Gaussian approximation decides the number
-        of answers; then the largest epsilon per bit within the budget is found by the accountant.
+        Update and vote have the same epsilon per bit. The number of answers follows from a Gaussian
+        approximation, the epsilon per bit from the accountant.
         """
         voters = self.voters
         assert voters is not None

@@ -99,8 +99,8 @@ def calibrate_gaussian(
     """The Gaussian mechanism with the least noise within a budget against the model.
 
     A trusted server adds the noise to the sum of updates clipped to l2 norm `clip`, so the noise
-    depends neither on the number of users nor on how many of them are honest. `rounds` is required
-    for a budget per run.
+    depends neither on the number of users nor on that of honest voters. `rounds` is required for a
+    budget per run.
 
     >>> budget = Budget(4, 1e-5, per="run", against="model")
     >>> round(calibrate_gaussian(10, budget, clip=1.0, rounds=60).noise_multiplier, 2)
@@ -108,7 +108,7 @@ def calibrate_gaussian(
     """
     if check_budget(budget).against == "server":
         raise InvalidInput(
-            "the server of the gaussian mechanism sees every update: set against='model'"
+            "the Gaussian mechanism has no guarantee against the server: set against='model'"
         )
     times = budget.counted_rounds(rounds, 1)
 
