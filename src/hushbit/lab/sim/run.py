@@ -77,8 +77,8 @@ class RunRecord(RunFolder):
     ) -> RunState:
         """The state of the last checkpoint, or `fresh` if there is none; later rows are dropped.
 
-        `task` is the digest of the task, empty for built-in tasks. Settings with more rounds than the stored ones extend
-        the run.
+        `task` is the digest of the task, empty for built-in tasks. Settings with more rounds than
+        the stored ones extend the run.
         """
         self._check_run()
         extends = self._check_rounds(settings)
