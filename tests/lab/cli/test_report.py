@@ -13,8 +13,9 @@ def test_a_report_prints_its_headline_and_files(hushbit, tmp_path):
     target = tmp_path / "page" / "r.html"
     answer = hushbit("report", tmp_path / "results", tmp_path / "run", "--out", target)
     assert answer.code == 0
-    best = "Best private run: run 76.0 %, 73.2 kB up."
-    assert answer.out.split("\n")[0] == f"1 of 2 claims hold; 1 does not. {best}"
+    claims, best, verdict = answer.out.split("\n")[:3]
+    assert claims == "1 of 2 claims hold; 1 does not."
+    assert best.startswith("Best private run: run 76.0 %, epsilon 1.25 per run against those who ")
     assert all(str(target.with_suffix(s)) in answer.out for s in (".html", ".md", ".csv"))
     assert "<title>Experiment results</title>" in target.read_text()
     answer = hushbit("report", tmp_path / "run", "--out", target, "--title", "Mine", "--json")
@@ -22,11 +23,12 @@ def test_a_report_prints_its_headline_and_files(hushbit, tmp_path):
         "html": str(target),
         "markdown": str(target.with_suffix(".md")),
         "csv": str(target.with_suffix(".csv")),
-        "headline": best,
+        "headline": f"{best}\n{verdict}",
         "experiments": 0,
         "runs": 1,
         "holds": 0,
         "fails": 0,
+        "unjudged": 0,
     }
     assert "<title>Mine</title>" in target.read_text()
 

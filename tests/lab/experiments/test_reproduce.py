@@ -8,7 +8,7 @@ from hushbit.errors import InvalidInput
 from hushbit.lab.experiments import experiment as base
 from hushbit.lab.experiments.cells import Outcome, cell_key
 from hushbit.lab.experiments.comparison import WITHIN_POINTS, higher_snr
-from hushbit.lab.experiments.experiment import ExperimentRunner, interval
+from hushbit.lab.experiments.experiment import ExperimentRunner
 from hushbit.lab.experiments.reproduce import (
     EXPERIMENTS,
     command_line,
@@ -142,14 +142,6 @@ def test_default_seeds_and_the_command_line():
         seeds_for(nested, False, 0)
     line = command_line("nested", {"quick": True, "seeds": None, "rounds": 5, "out": "here"})
     assert line == "hushbit reproduce nested --quick --rounds 5 --out here"
-
-
-def test_interval_uses_students_t():
-    assert interval([3.0]) == (3.0, 3.0, 3.0)
-    mean, low, high = interval([1.0, 2.0, 3.0])
-    assert mean == 2.0
-    assert high - mean == pytest.approx(mean - low)
-    assert high - mean == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
 
 
 def _cell(scheme, variant, metric, mean):

@@ -91,7 +91,7 @@ def test_ids_are_unique_and_links_have_targets(tree):
         for key in ("aria-labelledby", "aria-describedby"):
             assert node.attributes.get(key, names[0]) in names
     links = [node.attributes["href"] for node in tree.named("a")]
-    assert len(links) > 10
+    assert len(links) > 5
     assert all(link.startswith("#") and link[1:] in names for link in links)
 
 
@@ -110,7 +110,8 @@ def test_tables_have_captions_and_scopes_and_keyboard_focus(tree):
 
 def test_every_plot_has_a_caption_and_a_table(tree):
     figures = tree.named("figure")
-    assert len(figures) == 2 + 2 + 4
+    count = len(figures)  # the repr of nodes is endless
+    assert count == 3 + 2 + 2 + 4
     for figure in figures:
         inside = [node.name for node in figure.inside]
         assert inside.count("figcaption") == inside.count("table") == inside.count("details") == 1
@@ -132,6 +133,8 @@ def test_summary_is_first(tree):
     sections = tree.named("section")
     assert sections[0].attributes["id"] == "summary"
     text = sections[0].text
-    assert "2 of 4 claims hold; 2 do not." in text
-    assert text.count("SNR of corrected at least 3 dB above authors") == 2
+    assert "1 of 2 claims hold; 1 does not." in text
+    assert "Best private run: cpa" in text
+    assert text.count("SNR of corrected at least 3 dB above authors") == 1
     assert "authors within 3 points" not in text
+    assert "Too short to judge:\nSNR against epsilon." in text

@@ -1,7 +1,8 @@
-"""The page in a real browser: plots, legend, themes, phone, print; no requests and no errors."""
+"""The page in a real browser: first screen, plots, themes, phone, print; no requests, no errors."""
 
 import base64
 import json
+from pathlib import Path
 
 import pytest
 
@@ -30,8 +31,8 @@ def page(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(driver, page):
-    """The page on a desktop in the light theme, drawn."""
+def closed(driver, page):
+    """The page on a desktop in the light theme, as it opens."""
     driver.get_log("browser"), driver.get_log("performance")
     size(driver, 1280, 900)
     scheme(driver, "light")
@@ -39,6 +40,21 @@ def opened(driver, page):
     driver.execute_script("localStorage.clear()")
     drawn(driver)
     return driver
+
+
+@pytest.fixture
+def opened(closed):
+    """The same with every section open, and all plots drawn."""
+    open_all(closed)
+    return closed
+
+
+def open_all(driver):
+    driver.execute_script(
+        "document.querySelectorAll('.entry > details').forEach(part => { part.open = true; })"
+    )
+    undrawn = "return document.querySelectorAll('.drawing:not(:has(.main-svg))').length"
+    wait_until(driver, lambda: driver.execute_script(undrawn) == 0)
 
 
 def wait_until(driver, condition):
@@ -90,13 +106,52 @@ def shown_traces(driver, number=0):
 
 def test_every_plot_is_drawn_without_console_messages(opened):
     plots = find(opened, "figure.plot")
-    assert len(plots) == 2 + 2 + 2 + 4
+    assert len(plots) == 3 + 2 + 2 + 2 + 4
     for number, plot in enumerate(plots):
         data = json.loads(plot.find_element("css selector", "script").get_attribute("textContent"))
         assert shown_traces(opened, number) == len(data["data"])
         assert plot.find_element("css selector", ".main-svg").size["width"] > 200
         assert plot.find_elements("css selector", ".legend button")
     assert opened.get_log("browser") == []
+
+
+AXE = """
+const done = arguments[arguments.length - 1];
+axe.run({ preload: false }).then((found) => done(found.violations.map(
+  (rule) => rule.id + ": " + rule.nodes.map((node) => node.target + " " + node.failureSummary))));
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_first_screen_has_the_result_and_is_accessible(closed, page, width, theme):
+    import axe_playwright_python
+
+    size(closed, width, 844, mobile=width == 390)
+    scheme(closed, theme)
+    closed.get(page)
+    drawn(closed)
+    for selector in (".card .best", ".card dd b", ".conclusion"):
+        box = find(closed, selector)[0].rect
+        assert 0 <= box["y"] < box["y"] + box["height"] <= 844, selector
+    library = Path(axe_playwright_python.__file__).with_name("axe.min.js").read_text()
+    closed.execute_script(library)
+    assert closed.execute_async_script(AXE) == []
+    open_all(closed)
+    assert closed.execute_async_script(AXE) == []
+    assert closed.get_log("browser") == []
+
+
+def test_sections_open_by_link_and_the_contents_stay_in_view(closed):
+    link = find(closed, '.contents a[href="#nested"]')[0]
+    section = find(closed, "#nested > details")[0]
+    assert section.get_attribute("open") is None
+    link.click()
+    assert section.get_attribute("open") is not None
+    wait_until(closed, lambda: find(closed, "#nested .main-svg"))
+    closed.execute_script("scrollTo({top: 1500, behavior: 'instant'})")
+    assert closed.execute_script("return arguments[0].getBoundingClientRect().top", link) >= 0
+    assert closed.get_log("browser") == []
 
 
 def test_no_request_leaves_the_page(opened, page):
@@ -202,12 +257,14 @@ def test_a_phone_needs_no_horizontal_scrolling(opened, page, width):
     size(opened, width, 844, mobile=True)
     opened.get(page)
     drawn(opened)
+    open_all(opened)
     assert opened.execute_script("return [innerWidth, document.documentElement.scrollWidth]") == [
         width,
         width,
     ]
     wide = opened.execute_script(
-        "return [...document.querySelectorAll('body *:not(.box *, pre *, .hidden, svg *)')].filter("
+        "const scrolling = '.box *, .contents *, pre *, .hidden, svg *';"
+        "return [...document.querySelectorAll(`body *:not(${scrolling})`)].filter("
         "e => e.getBoundingClientRect().right > innerWidth + 1).length"
     )
     assert wide == 0
@@ -221,13 +278,15 @@ def test_print_is_light_and_unfolds_notes(opened):
     opened.execute_script("dispatchEvent(new Event('beforeprint'))")
     assert luminance(opened, INK) < 120  # the browser prints at once, so this may not take time
     assert find(opened, ".main-svg")[0].size["width"] == 660
-    folded = "return document.querySelectorAll('details.part:not([open])').length"
+    folded = "return document.querySelectorAll('.part:not([open]), .entry > :not([open])').length"
     assert opened.execute_script(folded) == 0
     opened.execute_script("dispatchEvent(new Event('afterprint'))")
     wait_for_dark_page(opened)
     assert opened.execute_script(folded) == 2
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    shown = [e.is_displayed() for e in find(opened, ".modebar, .bar, .skip, .plot details, .back")]
+    shown = [
+        e.is_displayed() for e in find(opened, ".modebar, .bar, .skip, .plot details, .contents")
+    ]
     assert len(shown) > 10
     assert not any(shown)
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

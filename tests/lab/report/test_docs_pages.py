@@ -57,7 +57,7 @@ def test_runs_alone_give_no_docs(tmp_path):
 def test_links_of_the_overview_lead_to_headings():
     document = reproduction_document([table_result(quick=True)])
     text = write_markdown(document)
-    assert "| [nested](#nested) | Table III | 1 of 2 | quick | 2.1 |" in text
+    assert "| [nested](#nested) | Table III | too short to judge | quick | 2.1 |" in text
     assert "\n## nested\n" in text
 
 
@@ -87,5 +87,6 @@ def test_the_reproduction_document_is_also_an_html_page(small_library):
     tree = parse(write_page(reproduction_document(results)))
     assert len(tree.named("figure")) == 1
     assert {"#nested", "#nmse", "field.md"} <= {a.attributes["href"] for a in tree.named("a")}
-    assert [node.text for node in tree.named("summary")] == ["Data as a table", "Notes"]
+    summaries = [node.text for node in tree.named("summary")]
+    assert summaries.count("Data as a table") == summaries.count("Notes") == 1
     assert not tree.named("i")

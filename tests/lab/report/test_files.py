@@ -60,12 +60,16 @@ def test_text_from_files_is_escaped(small_library, tmp_path):
     assert not tree.named("img")
     assert not [n for n in tree if any(name.startswith("on") for name in n.attributes)]
     scripts = tree.named("script")
-    plots = len(blocks(document, Plot))
+    in_summary = [block for block in document.introduction if isinstance(block, Plot)]
+    plots = len(blocks(document, Plot)) + len(in_summary)
     assert len(scripts) == 3 + plots
     data = [s for s in scripts if s.attributes.get("type") == "application/json"]
     assert len(data) == plots
     assert all(isinstance(json.loads(s.text), dict) for s in data)
-    for plot in blocks(document, Plot):  # the plotting library reads some HTML in these
+    for plot in (
+        *in_summary,
+        *blocks(document, Plot),
+    ):  # the plotting library reads some HTML in these
         figure = to_plotly(plot)
         drawn = [[t["name"], t["y"]] for t in figure["data"]]
         axes = [figure["layout"][name]["title"] for name in ("xaxis", "yaxis")]

@@ -3,7 +3,7 @@
 import itertools
 import math
 
-from hushbit.lab.report.document import ReportTable
+from hushbit.lab.report.document import ReportTable, Value
 from hushbit.lab.report.plots import line_plot, numbered_line, plot_runs, result_plots, to_svg
 from lab.report.report_samples import lines_result, table_result
 
@@ -24,9 +24,7 @@ def test_missing_and_infinite_values_are_left_out(tmp_path):
 def test_more_runs_than_colours_have_different_styles(tmp_path):
     rows = [{"round": 1, "test_accuracy": 0.5, "snr_db": 1.0}]
     plot_runs({str(n): rows for n in range(20)}, tmp_path / "plot.png", "many")
-    styles = [
-        (line.colour, line.dash) for line in (numbered_line(n, "", [1], [1]) for n in range(32))
-    ]
+    styles = [(line.colour, line.dash) for line in (numbered_line(n, "", {}) for n in range(32))]
     assert len(set(styles)) == 32
     assert all(one[1] != other[1] for one, other in itertools.pairwise(styles[:8]))
 
@@ -49,7 +47,7 @@ def test_svg_of_a_table_has_a_label_for_each_row():
 
 
 def test_a_plot_has_a_table_of_its_lines_by_default():
-    line = numbered_line(0, "CPA", range(1, 101), [1.0] * 100)
+    line = numbered_line(0, "CPA", {float(x): Value(1.0, 1.0, 1.0) for x in range(1, 101)})
     data = line_plot("T", "round", "loss", [line]).data
     assert isinstance(data, ReportTable)
     assert data.columns == ("round", "CPA")

@@ -3,11 +3,15 @@
 import dataclasses
 import shlex
 
+import pytest
+
+from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.experiments.results import Check
 from hushbit.lab.report.csv_table import write_csv
-from hushbit.lab.report.document import Plot, ReportTable
+from hushbit.lab.report.document import Plot, ReportTable, Text
 from hushbit.lab.report.html import write_page
 from hushbit.lab.report.markdown import write_markdown
+from hushbit.lab.report.plots import to_plotly
 from hushbit.lab.report.sections import report_document
 from hushbit.lab.report.sources import Sources, read_run, read_sources
 from hushbit.lab.report.tables import side_by_side
@@ -67,7 +71,7 @@ def test_every_format_marks_the_quick_form(small_library):
             assert "Quick form" in table.caption
     assert "Quick form" in write_markdown(document)
     assert "quick" in write_csv(sources)
-    assert write_page(document).count('class="badge"') == 2
+    assert write_page(document).count('class="badge"') == 1
     assert "quick" not in write_markdown(report_document(Sources((table_result(),)), "T"))
 
 
@@ -162,45 +166,92 @@ def test_the_requested_unit_of_a_run_comes_first(tmp_path):
 
 
 def test_the_summary_shows_the_figures_that_fail(small_library):
-    """Of a claim over several schemes only the failing ones; quick experiments come last."""
+    """Of a claim over several schemes only the failing ones."""
     check = Check("near", False, "A 1.00 against 1.00; B 9.00 against 1.00 (no)")
     full = dataclasses.replace(table_result(), checks=(check,))
-    early = dataclasses.replace(full, name="early", quick=True, checks=(Check("far", False, "5"),))
-    page = parse(write_page(report_document(Sources((early, full)), "T")))
+    page = parse(write_page(report_document(Sources((full,)), "T")))
     summary = next(node for node in page if node.attributes.get("id") == "summary").text
     assert "B 9.00 against 1.00" in summary
     assert "A 1.00" not in summary
-    assert summary.index("near") < summary.index("far")
 
 
-def test_the_headline_names_the_best_private_run(tmp_path):
-    run_folder(tmp_path / "weak", level=0.5)
+def test_the_quick_form_judges_no_claim(small_library, tmp_path):
+    document = report_document(Sources((table_result(quick=True),)), "T")
+    assert [document.count(holds) for holds in (True, False, None)] == [0, 0, 2]
+    assert document.headline.endswith("too short to judge 2 claims.")
+    page = parse(write_page(document))
+    shown = [n.text for n in page if n.attributes.get("class", "").startswith("verdict")]
+    assert shown == ["too short to judge"] * 2
+    assert "2.1 dB" not in write_markdown(document)
+    table_result(quick=True).save(tmp_path)
+    assert '"holds": true' not in (tmp_path / "nested" / "result.json").read_text()
+
+
+def test_experiments_without_a_result_are_named():
+    document = report_document(Sources((table_result(),)), "T")
+    assert "theorem1" in document.not_run
+    assert "nested" not in document.not_run
+    assert "Not run: snr-epsilon, " in write_markdown(document)
+
+
+def cards(document):
+    return [block for block in document.introduction if isinstance(block, DecisionCard)]
+
+
+def test_the_report_opens_with_the_best_private_run(tmp_path):
+    run_folder(tmp_path / "weak", level=0.5, radius=0.02)
     run_folder(tmp_path / "cpa", level=0.8)
     run_folder(tmp_path / "fedavg", mechanism="fedavg", level=0.9)
     run_folder(tmp_path / "stopped", level=0.99, finished=False)
-    headline = report_document(read_sources([tmp_path]), "T").headline
-    assert headline == "Best private run: cpa 76.0 % (FedAvg 85.5 %), 73.2 kB up."
+    document = report_document(read_sources([tmp_path]), "T")
+    (card,) = cards(document)
+    assert card.lines()[0].startswith("Best private run: cpa 76.0 % (FedAvg 85.5 %), epsilon 1.25 ")
+    assert [run.name for run in card.runs] == ["fedavg", "cpa", "weak"]
+    assert document.headline == ""
+    assert card.lines()[0] in write_markdown(document)
+    plots = [block for block in document.introduction if isinstance(block, Plot)]
+    assert [plot.title.removeprefix("Test accuracy (%) ") for plot in plots] == [
+        "by round",
+        "against epsilon of the run",
+        "against bytes sent per user and round",
+    ]
+    name, height = plots[1].reference
+    assert name == "FedAvg 85.5 %"
+    assert height == pytest.approx(85.5, abs=0.05)
+    assert to_plotly(plots[1])["layout"]["shapes"][0]["y0"] == height
+    assert [line.keys for line in plots[1].lines] == [
+        ("cpa", "against the model"),
+        ("cpa", "against the server"),
+    ]
 
 
-def test_the_headline_without_a_private_or_finished_run(tmp_path):
-    run_folder(tmp_path / "a" / "stopped", finished=False)
-    assert (
-        report_document(read_sources([tmp_path / "a"]), "T").headline == "No run is finished yet."
-    )
-    run_folder(tmp_path / "b" / "fedavg", mechanism="fedavg")
-    headline = report_document(read_sources([tmp_path / "b"]), "T").headline
-    assert headline == "Best run: fedavg 76.0 %, 1.6 MB up. No run is private."
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_seeds_form_one_line_with_a_band_from_three_on(tmp_path, seeds):
+    for seed in range(1, seeds + 1):
+        run_folder(tmp_path / "cpa" / str(seed), seed=seed, level=0.7 + 0.02 * seed, rounds=40)
+    document = report_document(read_sources([tmp_path]), "T")
+    (card,) = cards(document)
+    assert [(run.name, run.seeds) for run in card.runs] == [("cpa", seeds)]
+    by_round = next(block for block in document.introduction if isinstance(block, Plot))
+    bands = [trace["meta"].get("band", False) for trace in to_plotly(by_round)["data"]]
+    assert bands == ([True, False] if seeds == 3 else [False])
 
 
-def test_the_headline_has_one_sentence_for_each_task(tmp_path):
+def test_a_report_without_a_finished_run(tmp_path):
+    run_folder(tmp_path / "stopped", finished=False)
+    document = report_document(read_sources([tmp_path]), "T")
+    assert document.headline == "No run is finished and tested yet."
+    assert document.introduction == ()
+
+
+def test_each_task_has_a_card(tmp_path):
     run_folder(tmp_path / "one")
     run_folder(tmp_path / "two", dataset="mnist")
-    headline = report_document(read_sources([tmp_path]), "T").headline
-    assert "digits, linear: Best private run: one 76.0 %" in headline
-    assert "mnist, linear: Best private run: two 76.0 %" in headline
+    document = report_document(read_sources([tmp_path]), "T")
+    assert [card.best.name for card in cards(document)] == ["one", "two"]
+    assert Text("digits, linear:") in document.introduction
 
 
-def test_claims_come_before_runs_in_the_headline(sources):
+def test_the_headline_counts_the_claims(sources):
     headline = report_document(sources, "T").headline
-    assert headline.startswith("2 of 4 claims hold; 2 do not. 1 of 2 experiments ran in the quick")
-    assert headline.endswith("Best private run: cpa 76.0 % (FedAvg 76.0 %), 73.2 kB up.")
+    assert headline.startswith("1 of 2 claims hold; 1 does not. 1 of 2 experiments ran in")

@@ -134,13 +134,13 @@ def _summary(result: "Result", out: Path) -> dict[str, Any]:
 
 def _print_result(result: "Result", out: Path) -> None:
     """A line for the experiment and one for each claim that does not hold."""
-    held = sum(check.holds for check in result.checks)
-    form = " (quick form)" if result.quick else ""
+    name, claims = result.name, f"{result.count(True)} of {len(result.checks)} claims hold"
+    if result.quick:
+        name, claims = f"{name} (quick form)", "too short to judge its claims"
     console.print(
-        f"{result.name}{form}: {held} of {len(result.checks)} claims hold, "
-        f"{result.seconds:.0f} s of CPU, {out / result.name / 'result.json'}"
+        f"{name}: {claims}, {result.seconds:.0f} s of CPU, {out / result.name / 'result.json'}"
     )
     for check in result.checks:
-        if not check.holds:
+        if check.holds is False:
             console.print(f"  does not hold: {check.claim}: {check.figure}")
     err.print(f"show it with: hushbit report {out}", highlight=False)

@@ -29,12 +29,12 @@ from hushbit.lab.experiments.experiment import (
     cells_of,
     chosen_text,
     experiment,
-    interval,
     place_text,
     select,
     table_axes,
 )
 from hushbit.lab.experiments.results import Cell, Check
+from hushbit.lab.intervals import interval
 from hushbit.lab.sim.aggregate_sampler import AggregateSampler, aggregate_sampler
 from hushbit.lab.sim.learning_task import layer_slices
 from hushbit.lab.sim.metrics import MeanDenoiser, distortion

@@ -17,13 +17,13 @@ from hushbit.lab.experiments.experiment import (
     Measured,
     Series,
     cell_of,
-    interval,
     place_text,
     published,
     select,
 )
 from hushbit.lab.experiments.paper import CODE_RATES, corrected, grid_of
 from hushbit.lab.experiments.results import Cell, Check
+from hushbit.lab.intervals import interval
 from hushbit.lab.sim.settings import Settings
 
 POINTS, DECIBEL, HIGHER = 3.0, 1.0, 3.0

@@ -7,24 +7,22 @@ radius of its points, the step of its signs). Training without privacy gets the 
 
 import dataclasses
 import itertools
-import math
 import statistics
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from hushbit.lab.experiments.catalogue import CATALOGUE
 from hushbit.lab.experiments.cells import CellPool, Outcome, cell_key, run_cells
 from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLine
+from hushbit.lab.intervals import interval
 from hushbit.lab.sim.settings import Settings
 
 TUNING_SEED = 9_001  # the first tuning seed; the others follow
 TUNING_SEEDS = 3  # of runs that are short
 TIE_POINTS = 0.5  # accuracy differences that 10 000 validation samples cannot resolve
-CONFIDENCE = 0.95
 QUICK_SHARE = 3  # a quick form runs a third of the rounds
 METRIC_LABELS = {
     "accuracy": "test accuracy (%)",
@@ -219,7 +217,6 @@ class Experiment:
     quick_notes: tuple[str, ...] = ()
 
 
-CATALOGUE = tomllib.loads((resources.files(__package__) / "catalogue.toml").read_text("utf-8"))
 SHARED_ENTRIES = {f"{{{name}}}": entry for name, entry in CATALOGUE["shared"].items()}
 
 
@@ -280,18 +277,6 @@ def best_settings(tried: Mapping[Settings, Sequence[Outcome]]) -> Settings:
 
     ties = [one for one in tried if accuracy[one] >= max(accuracy.values()) - TIE_POINTS]
     return max(ties, key=signal)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and 95 % interval by Student's t; a single value is its own interval."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, mean, mean
-    from scipy.stats import t
-
-    half = t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * statistics.stdev(values)
-    half = float(half) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
 
 
 def cells_of(one: Series, outcomes: Sequence[Outcome], metrics: Iterable[str]) -> list[Cell]:

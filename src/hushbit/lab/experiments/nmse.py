@@ -43,13 +43,13 @@ from hushbit.lab.experiments.experiment import (
     ExperimentRunner,
     Findings,
     experiment,
-    interval,
     place_text,
     select,
     stated_cell,
     table_axes,
 )
 from hushbit.lab.experiments.results import Cell, Check, PrivacyLine
+from hushbit.lab.intervals import interval
 from hushbit.lab.sim.rounds import initial_state, run_rounds, train_users
 from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
 from hushbit.lab.sim.setup import build_setup

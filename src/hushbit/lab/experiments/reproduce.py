@@ -23,8 +23,9 @@ from hushbit.lab.experiments import (
     theorems,
     whole_message,
 )
+from hushbit.lab.experiments.catalogue import CATALOGUE
 from hushbit.lab.experiments.cells import Outcome, cell_key, read_cell
-from hushbit.lab.experiments.experiment import CATALOGUE, Experiment, ExperimentRunner
+from hushbit.lab.experiments.experiment import Experiment, ExperimentRunner
 from hushbit.lab.experiments.results import Result
 from hushbit.lab.sim.run import PACKAGES
 from hushbit.lab.sim.settings import Settings

@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hushbit.checks import check_choice
 from hushbit.errors import DamagedFile, InvalidInput
+from hushbit.lab.intervals import MIN_SEEDS
 from hushbit.wire.files import write_text
 
 FORMAT = 1
@@ -57,6 +58,8 @@ class PrivacyLine:
 class Cell:
     """One metric of one scheme at one place, with its seeds and a 95 % interval.
 
+    An interval that comes from fewer than MIN_SEEDS seeds is dropped: both ends are the mean.
+
     variant  published (the paper's figure), authors (re-created), corrected, bound or exact
     where    the other coordinates, such as {"users": 1000, "model": "linear"}
     """
@@ -78,20 +81,34 @@ class Cell:
             raise InvalidInput(f"a cell of {self.scheme} holds a number that is not finite")
         if not self.low <= self.mean <= self.high:
             raise InvalidInput(f"a cell of {self.scheme} has its mean outside [low, high]")
+        if 0 < len(self.seeds) < MIN_SEEDS:  # older files hold intervals of two seeds
+            for end in ("low", "high"):
+                object.__setattr__(self, end, self.mean)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A claim, whether it holds, and the figures that decide it."""
+    """A claim, whether it holds, and the figures that decide it.
+
+    `holds` is None and `figure` empty if the experiment is too short to judge the claim.
+    """
 
     claim: str
-    holds: bool
+    holds: bool | None
     figure: str
+
+    @property
+    def verdict(self) -> str:
+        """Whether the claim holds, in words."""
+        return {True: "holds", False: "does not hold", None: "too short to judge"}[self.holds]
 
 
 @dataclass(frozen=True)
 class Result:
-    """The findings of one experiment, and the command that runs it again."""
+    """The findings of one experiment, and the command that runs it again.
+
+    The quick form judges no claim.
+    """
 
     name: str
     title: str
@@ -113,6 +130,13 @@ class Result:
     def __post_init__(self) -> None:
         if self.format != FORMAT:
             raise InvalidInput(f"result format must be {FORMAT}; got {self.format}")
+        if self.quick:
+            unjudged = tuple(Check(check.claim, None, "") for check in self.checks)
+            object.__setattr__(self, "checks", unjudged)
+
+    def count(self, holds: bool | None) -> int:
+        """The number of claims that hold, do not hold (False) or are not judged (None)."""
+        return sum(check.holds is holds for check in self.checks)
 
     def save(self, folder: str | Path) -> Path:
         """Write `folder/NAME/result.json` atomically and return its path."""

@@ -22,11 +22,11 @@ from hushbit.lab.experiments.experiment import (
     ExperimentRunner,
     Findings,
     experiment,
-    interval,
     line_axes,
     stated_cell,
 )
 from hushbit.lab.experiments.results import Cell, Check
+from hushbit.lab.intervals import interval
 from hushbit.wire.coins import SimulationCoins
 from hushbit.wire.keys import RoundKey
 

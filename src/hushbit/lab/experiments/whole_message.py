@@ -23,10 +23,10 @@ from hushbit.lab.experiments.experiment import (
     ExperimentRunner,
     Findings,
     experiment,
-    interval,
     listed,
 )
 from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLine
+from hushbit.lab.intervals import interval
 from hushbit.lab.sim.aggregate_sampler import GaussianAggregator
 from hushbit.lab.sim.engines import open_engine
 from hushbit.lab.sim.optimizers import ConstantRate

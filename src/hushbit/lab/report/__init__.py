@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hushbit.errors import InvalidInput
+from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.report.csv_table import write_csv
 from hushbit.lab.report.html import write_page
 from hushbit.lab.report.markdown import write_markdown
@@ -16,7 +17,7 @@ TITLE = "Experiment results"
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """The files of a report, its headline, and the number of claims that hold and fail."""
+    """The files of a report, its main results, and the number of claims by their verdict."""
 
     html: Path
     markdown: Path
@@ -26,6 +27,7 @@ class ReportFiles:
     runs: int
     holds: int
     fails: int
+    unjudged: int
 
 
 def write_report(places: list[Path], target: Path, title: str = TITLE) -> ReportFiles:
@@ -42,15 +44,18 @@ def write_report(places: list[Path], target: Path, title: str = TITLE) -> Report
         raise InvalidInput("the title is empty; name one, or leave out --title")
     sources = read_sources([Path(place) for place in places])
     document = report_document(sources, title)
+    shown = [block for block in document.introduction if isinstance(block, DecisionCard)]
+    cards = [line for card in shown for line in card.lines()]
     files = ReportFiles(
         html=target,
         markdown=target.with_suffix(".md"),
         csv=target.with_suffix(".csv"),
-        headline=document.headline,
+        headline="\n".join([*filter(None, [document.headline]), *cards]),
         experiments=len(sources.results),
         runs=len(sources.runs),
-        holds=document.holds,
-        fails=document.fails,
+        holds=document.count(True),
+        fails=document.count(False),
+        unjudged=document.count(None),
     )
     texts = {
         files.html: write_page(document),

@@ -13,7 +13,7 @@ from hushbit.lab.report import document as doc
 from hushbit.lab.report.document import Block, Document, Link, Part, ReportTable, Section, Text
 from hushbit.lab.report.markdown import write_blocks, write_markdown
 from hushbit.lab.report.plots import result_plots, to_svg
-from hushbit.lab.report.sections import claims_headline
+from hushbit.lab.report.sections import claims_headline, experiments_not_run
 from hushbit.lab.report.sources import read_sources
 from hushbit.lab.report.tables import QUICK_NOTE, unique
 from hushbit.wire.files import write_atomic, write_text
@@ -85,7 +85,11 @@ def reproduction_document(results: Sequence[Result]) -> Document:
     overview = Section("overview", "Overview", "", (Part("", (_overview(results), SHARED_CELLS)),))
     headline = claims_headline(sections)
     return Document(
-        "Reproduction of the paper", headline, (overview, *sections), introduction=INTRODUCTION
+        "Reproduction of the paper",
+        headline,
+        (overview, *sections),
+        INTRODUCTION,
+        experiments_not_run(results),
     )
 
 
@@ -94,7 +98,7 @@ def _overview(results: Sequence[Result]) -> ReportTable:
         (
             Link(one.name, f"#{one.name}"),
             one.paper,
-            f"{sum(check.holds for check in one.checks)} of {len(one.checks)}",
+            "too short to judge" if one.quick else f"{one.count(True)} of {len(one.checks)}",
             "quick" if one.quick else "full",
             f"{one.seconds / 60:.1f}",
         )

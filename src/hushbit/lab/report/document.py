@@ -6,6 +6,7 @@
 import math
 from dataclasses import dataclass
 
+from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.experiments.results import Check
 
 
@@ -88,7 +89,8 @@ class Plot:
     """Lines over x, a caption that describes them in one sentence, and the numbers as a table.
 
     With `categories`, each x is an index into them and the points are not connected. A category
-    has one label, or an outer label (the place) and an inner label (the scheme).
+    has one label, or an outer label (the place) and an inner label (the scheme). `reference` is a
+    horizontal line with its label.
     """
 
     title: str
@@ -100,6 +102,7 @@ class Plot:
     log_x: bool = False
     log_y: bool = False
     categories: tuple[tuple[str, ...], ...] = ()
+    reference: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,9 @@ class ClaimVerdicts:
     items: tuple[Check, ...]
 
 
-Block = ReportTable | Plot | Picture | Text | Link | BulletList | Command | ClaimVerdicts
+Block = (
+    ReportTable | Plot | Picture | Text | Link | BulletList | Command | ClaimVerdicts | DecisionCard
+)
 
 
 @dataclass(frozen=True)
@@ -167,41 +172,37 @@ class Section:
         blocks = [block for part in self.parts for block in part.blocks]
         return tuple(v for block in blocks if isinstance(block, ClaimVerdicts) for v in block.items)
 
-    @property
-    def holds(self) -> int:
-        """The number of claims that hold."""
-        return sum(verdict.holds for verdict in self.verdicts)
-
-    @property
-    def fails(self) -> int:
-        """The number of claims that do not hold."""
-        return len(self.verdicts) - self.holds
+    def count(self, holds: bool | None) -> int:
+        """The number of claims that hold, do not hold (False) or are not judged (None)."""
+        return sum(verdict.holds is holds for verdict in self.verdicts)
 
 
 @dataclass(frozen=True)
 class Document:
-    """A report: the headline states the main result, the introduction may add to it."""
+    """A report: the headline states the main result, the introduction may add to it.
+
+    `not_run` names experiments of the catalogue without a result.
+    """
 
     title: str
     headline: str
     sections: tuple[Section, ...]
     introduction: tuple[Block, ...] = ()
+    not_run: tuple[str, ...] = ()
 
-    @property
-    def holds(self) -> int:
-        """The number of claims that hold."""
-        return sum(section.holds for section in self.sections)
-
-    @property
-    def fails(self) -> int:
-        """The number of claims that do not hold."""
-        return sum(section.fails for section in self.sections)
+    def count(self, holds: bool | None) -> int:
+        """The number of claims that hold, do not hold (False) or are not judged (None)."""
+        return sum(section.count(holds) for section in self.sections)
 
     @property
     def failing(self) -> list[tuple[Section, Check]]:
-        """The claims that do not hold with their sections, quick experiments last."""
-        found = [(s, v) for s in self.sections for v in s.verdicts if not v.holds]
-        return sorted(found, key=lambda pair: pair[0].quick)
+        """The claims that do not hold with their sections."""
+        return [(s, v) for s in self.sections for v in s.verdicts if v.holds is False]
+
+    @property
+    def unjudged(self) -> list[Section]:
+        """The sections with claims that are too short to judge."""
+        return [section for section in self.sections if section.count(None)]
 
 
 def number(value: float, decimals: int | None = None) -> str:

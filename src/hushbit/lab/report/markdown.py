@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.report import document as doc
 from hushbit.lab.report.document import Block, Cell, Document, Link, Section
 
@@ -18,6 +19,11 @@ def write_markdown(document: Document) -> str:
             for section, verdict in document.failing
         ]
         lines.append("")
+    for title, names in (
+        ("Too short to judge", [section.title for section in document.unjudged]),
+        ("Not run", document.not_run),
+    ):
+        lines += [f"{title}: {escape(', '.join(names))}.", ""] if names else []
     for section in document.sections:
         lines += _section(section)
     return "\n".join(lines).rstrip() + "\n"
@@ -66,12 +72,17 @@ def _block(block: Block) -> list[str]:
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
             return [fence, *text.splitlines(), fence]
         case doc.ClaimVerdicts(items):
-            rows = [(v.claim, "yes" if v.holds else "no", v.figure) for v in items]
+            short = {True: "yes", False: "no", None: "too short to judge"}
+            rows = [(v.claim, short[v.holds], v.figure) for v in items]
             return _rows(("claim", "holds", "figures"), ["---"] * 3, rows)
         case doc.Plot(title, caption):
             return [f"*{escape(title)}.* {escape(caption)}"]
         case doc.Picture(title, file):
             return [f"![{escape(title)}]({file})"]
+        case DecisionCard():
+            align = ["---"] + ["---:"] * (len(block.columns) - 1)
+            texts = [line for text in block.lines() for line in (escape(text), "")]
+            return [*texts, escape(block.caption), "", *_rows(block.columns, align, block.rows())]
         case doc.ReportTable():
             values = "---" if block.is_text else "---:"
             align = ["---"] * block.heads + [values] * (len(block.columns) - block.heads)

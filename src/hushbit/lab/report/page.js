@@ -62,10 +62,15 @@
       xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis),
       dragmode: touch.matches ? false : "zoom", // on touch screens, dragging scrolls the page
     };
+    themed.shapes = (layout.shapes ?? []).map((shape) => ({
+      ...shape, line: { ...shape.line, color: ink },
+      label: { ...shape.label, font: { size: 12, color: ink } },
+    }));
     return printing ? { ...themed, width: PRINTED_WIDTH } : themed;
   }
 
-  function draw(plot, printing = false) {
+  function draw(plot) {
+    const printing = "printing" in root.dataset;
     const traces = plot.given.data.map((trace) => themedTrace(trace, plot.hidden));
     const layout = themedLayout(plot.given.layout, printing);
     const done = Plotly.react(plot.drawing, traces, layout, config);
@@ -143,7 +148,17 @@
     draw(plot);
   }
 
-  const drawAll = (printing) => plots.forEach((plot) => draw(plot, printing));
+  // A plot in a closed section has no width; it is drawn when the section opens.
+  const drawShown = (within = document) => Promise.all(
+    plots.filter((plot) => within.contains(plot.figure) && plot.figure.checkVisibility()).map(draw));
+  document.addEventListener("toggle", (event) => drawShown(event.target), true);
+
+  // A link to a section opens it.
+  const reveal = (hash) => {
+    const section = document.getElementById(hash.slice(1))?.querySelector(":scope > details");
+    if (section) section.open = true;
+  };
+  document.addEventListener("click", (event) => reveal(event.target.closest("a")?.hash ?? ""));
 
   const button = document.getElementById("theme");
   const nextOf = { system: "light", light: "dark", dark: "system" };
@@ -155,24 +170,25 @@
     else root.dataset.theme = next;
     try { localStorage.setItem("hushbit-theme", next); } catch { /* see theme.js */ }
     showTheme();
-    drawAll(false);
+    drawShown();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(false));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawShown());
 
   let unfolded = [];
   addEventListener("beforeprint", () => {
     root.dataset.printing = "";
-    unfolded = [...document.querySelectorAll("details.part:not([open])")];
+    unfolded = [...document.querySelectorAll(".part:not([open]), .entry > details:not([open])")];
     for (const part of unfolded) part.open = true;
-    drawAll(true);
+    drawShown();
   });
   addEventListener("afterprint", () => {
     delete root.dataset.printing;
     for (const part of unfolded) part.open = false;
-    drawAll(false);
+    drawShown();
   });
 
   showTheme();
   plots.forEach(makeLegend);
-  Promise.all(plots.map((plot) => draw(plot))).then(() => { root.dataset.drawn = plots.length; });
+  reveal(location.hash);
+  drawShown().then(() => { root.dataset.drawn = ""; });
 })();

@@ -8,10 +8,13 @@ import html
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.experiments.results import VARIANTS, Cell, Metric, Result
+from hushbit.lab.intervals import interval
 from hushbit.lab.report import tables
 from hushbit.lab.report.document import Line, Plot, ReportTable, Value, number, sentence_case
 from hushbit.lab.report.tables import VARIANT_NAMES, Place, place_label, place_of, unique
@@ -45,6 +48,7 @@ VARIANT_STYLES = {
 VARIANT_COLOURS = {"published": 5, "authors": 1, "corrected": 0, "bound": 3, "exact": 2}
 CURVES = (
     ("test_accuracy", "test accuracy (%)", 100.0),
+    ("test_loss", "test loss", 1.0),
     ("snr_db", "SNR of the mean update (dB)", 1.0),
     ("training_loss", "training loss", 1.0),
     ("mse", "MSE of the mean update", 1.0),
@@ -61,6 +65,8 @@ MAX_LINES_IN_CAPTION = 6
 MAX_TABLE_ROWS = 40
 """Rows of the table of a plot by round, evenly spaced; the CSV file has every round."""
 ROW_HEIGHT = 30
+
+History = Sequence[Mapping[str, Any]]
 
 
 # From results and runs to plots
@@ -111,35 +117,84 @@ def line_plot(
     )
 
 
-def numbered_line(place: int, name: str, x: Iterable[float], y: Iterable[float]) -> Line:
+def numbered_line(place: int, name: str, points: Mapping[float, Value]) -> Line:
     """A line whose colour and dash follow from its place in the plot.
 
     Neighbours differ in both, so equal lines on top of each other are both visible.
     """
-    values = tuple(Value(value, value, value) for value in y)
     colour, lap = place % len(COLOURS), place // len(COLOURS)
     dash = ("solid", "dash", "dot", "dashdot")[(place + lap) % 4]
-    return Line((name,), tuple(x), values, colour, dash)
+    return Line((name,), tuple(points), tuple(points.values()), colour, dash)
 
 
 def plots_by_round(
-    histories: Mapping[str, Sequence[Mapping[str, Any]]], metrics: Sequence[str] = ()
+    histories: Mapping[str, Sequence[History]],
+    metrics: Sequence[str] = (),
 ) -> list[Plot]:
-    """One plot for each metric (all of CURVES by default), one line for each run with values."""
+    """One plot for each metric (all of CURVES by default), one line for each run with values.
+
+    A run has one history for each seed; its line is their mean, with an interval.
+    """
     plots = []
     for metric, label, scale in CURVES:
         lines = []
-        for place, (name, rows) in enumerate(histories.items()):
-            values = {
-                float(row["round"]): scale * float(row[metric])
-                for row in rows
-                if row.get(metric) is not None and math.isfinite(float(row[metric]))
-            }
-            if values:
-                lines.append(numbered_line(place, name, values.keys(), values.values()))
+        for place, (name, seeds) in enumerate(histories.items()):
+            points = _means_by_round(seeds, metric, scale)
+            if points:
+                lines.append(numbered_line(place, name, points))
         if lines and (not metrics or metric in metrics):
             plots.append(line_plot(sentence_case(label), "round", label, lines))
     return plots
+
+
+def _means_by_round(seeds: Sequence[History], metric: str, scale: float) -> dict[float, Value]:
+    found: dict[float, list[float]] = {}
+    for row in (row for rows in seeds for row in rows):
+        if row.get(metric) is not None and math.isfinite(float(row[metric])):
+            found.setdefault(float(row["round"]), []).append(scale * float(row[metric]))
+    return {number: Value(*interval(found[number])) for number in sorted(found)}
+
+
+def card_plots(card: DecisionCard, histories: Mapping[str, Sequence[History]]) -> list[Plot]:
+    """The metric of a card by round, against epsilon and against bytes, with FedAvg as reference.
+
+    `histories` are those of the card's runs by name. Runs of one mechanism form a line.
+    """
+    plain = card.reference
+    reference = None if plain is None else (f"FedAvg {card.score(plain)}", plain.score[0])
+    label = next(label for metric, label, _ in CURVES if metric == card.metric)
+    title, data = sentence_case(label), ReportTable(card.caption, card.columns, tuple(card.rows()))
+    by_epsilon, by_bytes = [], []
+    for colour, mechanism in enumerate(unique(run.mechanism for run in card.runs)):
+        own = [run for run in card.runs if run.mechanism == mechanism]
+        scores = [Value(*run.score) for run in own]
+        for key, dash, symbol in (("model", "solid", "circle"), ("server", "dash", "square")):
+            epsilons = [getattr(run, f"epsilon_{key}") for run in own]
+            keys = (mechanism, f"against the {key}")
+            by_epsilon += _points_line(keys, epsilons, scores, colour, dash, symbol)
+        sizes = [run.message_bytes for run in own]
+        by_bytes += _points_line((mechanism,), sizes, scores, colour)
+    plots = plots_by_round({run.name: histories[run.name] for run in card.runs}, (card.metric,))
+    plots = [replace(plot, title=f"{title} by round") for plot in plots]
+    for what, lines in (
+        ("epsilon of the run", by_epsilon),
+        ("bytes sent per user and round", by_bytes),
+    ):
+        if lines:
+            plots.append(line_plot(f"{title} against {what}", what, label, lines, data, True))
+    return [replace(plot, reference=reference) for plot in plots]
+
+
+def _points_line(
+    keys: tuple[str, ...], x: Sequence[float], y: Sequence[Value], colour: int, *style: str
+) -> list[Line]:
+    """The line through the points with finite x, none if there is no such point."""
+    finite = [(at, value) for at, value in zip(x, y, strict=True) if math.isfinite(at)]
+    points = sorted(finite, key=lambda point: point[0])
+    if not points:
+        return []
+    places, values = zip(*points, strict=True)
+    return [Line(keys, places, values, colour, *style)]
 
 
 def _place_plot(result: Result, metric: Metric, cells: list[Cell], where: str) -> Plot:
@@ -274,6 +329,13 @@ def to_plotly(plot: Plot) -> dict[str, Any]:
         "hovermode": "closest",
         "uirevision": "kept",
     }
+    if plot.reference is not None:
+        label, height = plot.reference
+        ends = {"x0": 0, "x1": 1, "y0": height, "y1": height, "xref": "paper"}
+        where = "middle" if plot.log_x else "start"  # away from points, and from ends of lines
+        text = {"text": _escape(label), "textposition": where, "yanchor": "top"}
+        line = {"dash": "longdash", "width": 1.5}
+        layout["shapes"] = [{"type": "line", **ends, "line": line, "label": text}]
     return {"data": traces, "layout": layout}
 
 
@@ -381,11 +443,10 @@ def to_svg(title: str, plots: Sequence[Plot]) -> bytes:
     return _image(title, plots, "svg", metadata={"Date": None, "Creator": "hushbit"})
 
 
-def plot_runs(
-    histories: Mapping[str, Sequence[Mapping[str, Any]]], target: Path, title: str
-) -> None:
+def plot_runs(histories: Mapping[str, History], target: Path, title: str) -> None:
     """Write accuracy and SNR by round as a PNG, one line for each run."""
-    plots = plots_by_round(histories, ("test_accuracy", "snr_db"))
+    single = {name: [rows] for name, rows in histories.items()}
+    plots = plots_by_round(single, ("test_accuracy", "snr_db"))
     picture = _image(title, plots, "png", dpi=110)
     write_atomic(target, lambda file: file.write(picture))
 
@@ -452,4 +513,6 @@ def _draw_panel(axes: Any, plot: Plot) -> None:
         axes.set_yscale("log" if plot.log_y else "linear")
         if not plot.log_x and all(x == int(x) for line in plot.lines for x in line.x):
             axes.xaxis.get_major_locator().set_params(integer=True)
+    if plot.reference is not None:
+        axes.axhline(plot.reference[1], label=plot.reference[0], color="black", linestyle="--")
     axes.grid(alpha=0.3)

@@ -4,14 +4,19 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from hushbit.lab.decision_card import METRICS, DecisionCard, size_text
+from hushbit.lab.experiments.catalogue import CATALOGUE
 from hushbit.lab.experiments.results import Result
 from hushbit.lab.report import document as doc
 from hushbit.lab.report.document import Block, Document, Part, ReportTable, Section, Text, number
-from hushbit.lab.report.plots import plots_by_round, result_plots
-from hushbit.lab.report.sources import RunReport, Sources
+from hushbit.lab.report.plots import card_plots, plots_by_round, result_plots
+from hushbit.lab.report.sources import Row, RunReport, Sources
 from hushbit.lab.report.tables import QUICK_NOTE, side_by_side
 
+SEED_ENDING = re.compile(r"(^|[-_/ .]+)(seed|s)?[-_ ]*\d+$")
+"""The end of a run's name that tells its seed, as in cpa/1 or cpa-seed-1."""
 MAX_PLOTTED_ROWS = 100
 """A table with more rows has no plot: it would fill several screens."""
 
@@ -19,58 +24,72 @@ MAX_PLOTTED_ROWS = 100
 def report_document(sources: Sources, title: str) -> Document:
     """The document of a report; each section has an anchor of its own."""
     sections = [experiment_section(result) for result in sources.results]
-    headline = f"{claims_headline(sections)} {_runs_headline(sources.runs)}".strip()
+    headline, introduction = claims_headline(sections), _run_results(sources.runs)
+    if sources.runs and not introduction:
+        headline = f"{headline} No run is finished and tested yet.".strip()
     if sources.runs:
         sections += [_comparison_section(sources.runs), *map(_run_section, sources.runs)]
-    return Document(title, headline, tuple(_with_anchors(sections)))
+    not_run = experiments_not_run(sources.results) if sources.results else ()
+    return Document(title, headline, tuple(_with_anchors(sections)), introduction, not_run)
 
 
 def claims_headline(experiments: Sequence[Section]) -> str:
-    """The number of claims that hold, in one or two sentences; empty without claims."""
-    holds, fails = (sum(getattr(s, name) for s in experiments) for name in ("holds", "fails"))
-    if not holds + fails:
-        return ""
-    text = f"{holds} of {holds + fails} claims hold"
-    text += "." if not fails else "; 1 does not." if fails == 1 else f"; {fails} do not."
+    """The number of claims that hold, fail or are not judged; empty without experiments."""
+    holds, fails, open_ = (sum(s.count(v) for s in experiments) for v in (True, False, None))
+    texts = []
+    if holds + fails:
+        ending = "." if not fails else "; 1 does not." if fails == 1 else f"; {fails} do not."
+        texts.append(f"{holds} of {holds + fails} claims hold{ending}")
     quick = sum(section.quick for section in experiments)
-    form = "ran in the quick form, with fewer rounds and seeds."
-    return f"{text} {quick} of {len(experiments)} experiments {form}" if quick else text
+    if quick:
+        form = "ran in the quick form, with fewer rounds and seeds"
+        unjudged = f", too short to judge {open_} claims" if open_ else ""
+        texts.append(f"{quick} of {len(experiments)} experiments {form}{unjudged}.")
+    return " ".join(texts)
 
 
-def _runs_headline(runs: tuple[RunReport, ...]) -> str:
-    """The best private run beside the best FedAvg run, for each dataset and model."""
-    finished = [run for run in runs if run.finished and run.last("test_accuracy") is not None]
-    if not finished:
-        if any(run.finished for run in runs):
-            return "The tasks of these runs have no classes, so runs are not ranked by accuracy."
-        return "No run is finished yet." if runs else ""
+def experiments_not_run(results: Iterable[Result]) -> tuple[str, ...]:
+    """The names of experiments in the catalogue that have no result."""
+    present = {result.name for result in results}
+    return tuple(name for name in CATALOGUE["experiments"] if name not in present)
+
+
+def _run_results(runs: tuple[RunReport, ...]) -> tuple[Block, ...]:
+    """For each dataset and model its decision card and plots, in which seeds are one run."""
     tasks: dict[str, list[RunReport]] = {}
-    for run in finished:
-        tasks.setdefault(f"{run.settings.dataset}, {run.settings.model}", []).append(run)
-    parts = [_best_run(own) for own in tasks.values()]
-    if len(parts) > 1:
-        parts = [f"{task}: {part}" for task, part in zip(tasks, parts, strict=True)]
-    return " ".join(parts)
+    for run in runs:
+        if run.finished and any(run.last(metric) is not None for metric in METRICS):
+            tasks.setdefault(f"{run.settings.dataset}, {run.settings.model}", []).append(run)
+    blocks: list[Block] = []
+    for task, own in tasks.items():
+        names = _names_of_seeds(own)
+        card = DecisionCard.of([_card_summary(run, names[run.name]) for run in own])
+        histories: dict[str, list[tuple[Row, ...]]] = {}
+        for run in own:
+            histories.setdefault(names[run.name], []).append(run.rows)
+        blocks += [Text(f"{task}:")] if len(tasks) > 1 else []
+        blocks += [card, *card_plots(card, histories)]
+    return tuple(blocks)
 
 
-def _best_run(runs: list[RunReport]) -> str:
-    """As in "Best private run: cpa 89.7 % (FedAvg 90.3 %), 366 kB up."."""
+def _names_of_seeds(runs: list[RunReport]) -> dict[str, str]:
+    """The name of each run, without its seed if other runs differ from it by the seed only."""
+    seeds: dict[str, list[RunReport]] = {}
+    for run in runs:
+        seeds.setdefault(replace(run.settings, seed=0).to_toml(), []).append(run)
+    names: dict[str, str] = {}
+    for own in seeds.values():
+        first = own[0].name
+        shared = first if len(own) == 1 else SEED_ENDING.sub("", first) or own[0].settings.mechanism
+        shared = f"{shared} ({first})" if shared in names.values() else shared
+        names |= {run.name: shared for run in own}
+    return names
 
-    def accuracy(run: RunReport) -> float:
-        return 100 * (run.last("test_accuracy") or 0.0)
 
-    private = [
-        run
-        for run in runs
-        if math.isfinite(min(run.summary["epsilon_run"], run.summary["epsilon_run_model"]))
-    ]
-    plain = [run for run in runs if run.settings.mechanism == "fedavg"]
-    best = max(private or runs, key=accuracy)
-    text = f"Best {'private ' if private else ''}run: {best.name} {accuracy(best):.1f} %"
-    if private and plain:
-        text += f" (FedAvg {max(map(accuracy, plain)):.1f} %)"
-    text += f", {_size(_total(best, 'bytes_up'))} up"
-    return f"{text}." if private else f"{text}. No run is private."
+def _card_summary(run: RunReport, name: str) -> dict[str, Any]:
+    own = {"name": name, "mechanism": run.settings.mechanism, "history": run.rows}
+    users = {"users": run.settings.users, "rounds": run.settings.rounds}
+    return {"test_loss": run.last("test_loss"), **run.summary, **own, **users}
 
 
 def _with_anchors(sections: list[Section]) -> Iterable[Section]:
@@ -148,7 +167,7 @@ def _time(seconds: float) -> str:
 
 def _comparison_section(runs: tuple[RunReport, ...]) -> Section:
     """All runs in one table, and their metrics by round."""
-    plots = plots_by_round({run.name: run.rows for run in runs})
+    plots = plots_by_round({run.name: [run.rows] for run in runs})
     count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     return Section("runs", "Runs", count, (Part("Comparison", (_comparison(runs), *plots)),))
 
@@ -187,7 +206,7 @@ COMPARISON: dict[str, Callable[[RunReport], str]] = {
     "rounds": lambda run: f"{len(run.rows):,} of {run.settings.rounds:,}",
     "test accuracy": _accuracy,
     "SNR (dB)": _at_end("snr_db"),
-    "sent up": lambda run: _size(_total(run, "bytes_up")),
+    "sent up": lambda run: size_text(_total(run, "bytes_up")),
     "epsilon requested": lambda run: _requested(run) if run.finished else "",
     "epsilon per run, server": _at_end("epsilon_run_server"),
     "epsilon per run, model": lambda run: _against_model(run) if run.finished else "",
@@ -255,25 +274,12 @@ def _against_model(run: RunReport) -> str:
 def _traffic(run: RunReport) -> ReportTable:
     up, ballots = _total(run, "bytes_up"), _total(run, "users")
     rows = (
-        ("users to server, total", _size(up)),
+        ("users to server, total", size_text(up)),
         ("one ballot, on average", f"{up / ballots:,.0f} bytes" if ballots else ""),
-        ("server to users, total", _size(_total(run, "bytes_down"))),
+        ("server to users, total", size_text(_total(run, "bytes_down"))),
     )
     return ReportTable("Bytes counted on the wire.", ("direction", "size"), rows)
 
 
 def _total(run: RunReport, metric: str) -> float:
     return sum(row.get(metric) or 0.0 for row in run.rows)
-
-
-def _size(count: float) -> str:
-    """Bytes as text.
-
-    >>> _size(122), _size(73_200), _size(488_000)
-    ('122 bytes', '73.2 kB', '488 kB')
-    """
-    units = ["bytes", "kB", "MB", "GB", "TB"]
-    while count >= 1000 and len(units) > 1:
-        count /= 1000
-        units.pop(0)
-    return f"{count:,.{0 if count >= 100 or units[0] == 'bytes' else 1}f} {units[0]}"
