@@ -248,3 +248,9 @@ def test_payloads_are_split_where_the_answers_begin(dim, answers):
 def test_one_ballot_adds_at_most_one_vote_on_the_norm():
     mechanism = voting(answers=9)
     assert mechanism.largest_votes(mechanism.empty_counters(True))[NORM_COUNTER] == 1
+
+
+def test_the_largest_number_of_answers_is_named():
+    with pytest.raises(hb.InvalidInput, match="at most 255; got 257"):
+        voting(answers=257)
+    assert voting(answers=255).answers == 255

@@ -506,3 +506,10 @@ def test_orders_without_a_bound_make_only_larger_orders_infinite() -> None:
         found = _sampled_divergences(divergences, 0.1)
     assert np.isfinite(found[:3]).all()
     assert np.isinf(found[3:]).all()
+
+
+def test_sampled_users_are_bounded_by_whole_orders_up_to_64() -> None:
+    """Beyond the last order the bound would be smaller: 0.1011 with order 65."""
+    sums = VoteSums(0.5, 100, None, True)
+    found = bound_of_tallies([TallyRelease(sums, 1000, 1, sampled=0.01)], 1e-5)
+    assert found.epsilon == pytest.approx(0.1029, rel=1e-3)

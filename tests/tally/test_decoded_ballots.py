@@ -295,3 +295,10 @@ def test_payloads_without_votes_are_refused():
     assert FedAvg(20).votes is None
     with pytest.raises(InvalidInput, match="bits"):
         filtered_tally(FedAvg(20), ballots_of(FedAvg(20)), KEY)
+
+
+def test_bits_that_no_target_needs_are_not_set():
+    mechanism, users = Subset(CPA(40, 1.0, 0.1), 5), 3
+    ballots = ballots_of(mechanism)[:users]
+    keys = KEY.users(np.arange(users))
+    assert not mechanism.votes.payload_towards(np.zeros(40), ballots, keys).any()
