@@ -124,7 +124,7 @@ def load_task(place: str) -> "Task":
     if not path.is_file():
         raise InvalidInput(f"{path_text} is not a file: give the Python file that defines the task")
     if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+        sys.path.append(str(path.parent))  # last, so that no file in it hides a standard module
     module = importlib.import_module(path.stem)
     if Path(getattr(module, "__file__", None) or "").resolve() != path:
         raise InvalidInput(
