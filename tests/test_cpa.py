@@ -522,3 +522,37 @@ def test_points_of_weight_zero_are_never_drawn(coin: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(stage, "keystream", lambda *arguments: arguments[-1].fill(coin))
     found = stage._draw(SoftAssignment(index, np.eye(3), 0), np.zeros(8, np.uint32))
     assert found.tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize("preset", ["corrected", "paper"])
+def test_points_whose_sum_is_not_zero_are_decoded_as_by_the_histogram(preset: str) -> None:
+    """The mean is the sum of share times position; without balance the shift contributes."""
+    lattice = [[1.0, 0.0], [0.3, 2.0]]
+    mechanism = hb.CPA(6, 2.0, 1.0, points=5, lattice=lattice, preset=preset)
+    positions = mechanism.stage_encoders[0].points.positions
+    assert np.abs(positions.sum(axis=0)).min() > 0.5
+    updates = np.random.default_rng(1).uniform(-0.4, 0.4, (40, 6))
+    ballots = mechanism.encode_many(updates, KEY.users(range(40)), hb.SeededCoins(1))
+    means = []
+    for histogram in (True, False):
+        tally = mechanism.tally(KEY, histogram=histogram)
+        tally.add_many(ballots)
+        means.append(mechanism.estimate(tally).mean)
+        if histogram:
+            shares = mechanism.estimate(tally).histogram()
+    assert np.allclose(means[0].reshape(-1, 2), shares @ positions, atol=1e-12)
+    assert np.allclose(means[0], means[1], atol=1e-12)
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "dithered", "subtractive"])
+def test_nested_rounding_by_the_key_draws_no_private_coins(rounding: str) -> None:
+    """Without flips the bits then depend on update and key only; stochastic rounding is drawn."""
+    updates = np.random.default_rng(1).uniform(-0.3, 0.3, (3, 40))
+    keys = KEY.users(range(3))
+
+    def bits(rounding: str, seed: int) -> bytes:
+        mechanism = hb.NestedCPA(40, math.inf, 1.0, stages=(2, 2), rounding=rounding)
+        return mechanism.encode_many(updates, keys, hb.SeededCoins(seed)).payload.tobytes()
+
+    assert bits(rounding, 1) == bits(rounding, 2)
+    assert bits("stochastic", 1) != bits("stochastic", 2)

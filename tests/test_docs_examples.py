@@ -1,5 +1,7 @@
-"""Every code block of the landing page, the tutorial and the how-to guides runs."""
+"""Every code block of the landing page, the tutorials and the how-to guides runs."""
 
+import copy
+import importlib.util
 import re
 import shlex
 import tomllib
@@ -68,11 +70,66 @@ def test_the_mechanism_of_the_guide_is_unbiased_and_states_its_error() -> None:
 
 
 @pytest.mark.slow
-def test_the_tutorial_trains_and_states_its_guarantees() -> None:
-    page = ROOT / "docs" / "tutorial.md"
+def test_the_steps_in_numpy_train_and_state_their_guarantees() -> None:
+    page = ROOT / "docs" / "step-by-step.md"
     assert {language for language, _ in blocks(page)} == {"python"}
     names = run_python(page)
     assert names["plain"] > 0.8
     assert names["plain"] + 0.1 > names["private"] > 0.6
     assert 30 < names["server"] < 40
     assert names["model"].epsilon < 1
+
+
+def notebook() -> Any:
+    spec = importlib.util.spec_from_file_location(
+        "docs_notebook", ROOT / "tools" / "docs_notebook.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_notebook_is_run_and_converted() -> None:
+    tool = notebook()
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
+        {"cell_type": "code", "source": ["a = 2\n", "print('printed')"]},
+        {"cell_type": "code", "source": ["a * 3"]},
+        {"cell_type": "code", "source": ["type('T', (), {'_repr_html_': lambda _: '<b>x</b>'})()"]},
+        {"cell_type": "code", "source": ["b = a"]},
+    ]
+    made = {"cells": cells}
+    assert tool.execute(made)["b"] == 2
+    assert [len(cell.get("outputs", ())) for cell in cells] == [0, 1, 1, 1, 0]
+    text = tool.to_markdown(made)
+    assert text.startswith("# Title\nText.\n\n```python\na = 2\n")
+    assert "```text\nprinted\n```" in text
+    assert "```text\n6\n```" in text
+    assert "\n\n<b>x</b>\n\n" in text
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_and_shows_what_it_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tool = notebook()
+    stored = tool.read(ROOT / "docs" / "tutorial.ipynb")
+    made = copy.deepcopy(stored)
+    names = tool.execute(made)
+    assert names["plain"].metrics["accuracy"] > 0.8
+    assert names["plain"].metrics["accuracy"] - 0.06 < names["private"].metrics["accuracy"]
+    assert names["private"].statement.within_budget
+    assert names["result"].best == "cpa"
+    state = names["private"].state_dict()
+    assert all(
+        np.array_equal(value, state[name]) for name, value in names["model"].state_dict().items()
+    )
+    # Rounding on another machine may change a digit; the same kinds of outputs must be stored.
+    for old, new in zip(stored["cells"], made["cells"], strict=True):
+        kinds = [
+            [list(one.get("data", one)) for one in cell.get("outputs", ())] for cell in (old, new)
+        ]
+        assert kinds[0] == kinds[1], "".join(old["source"])

@@ -92,7 +92,8 @@ WRONG = {
     "update of another dim": (lambda: CPA.encode(np.zeros(5), KEY.user(1)), "4"),
     "update that is not finite": (lambda: CPA.encode([0, 0, np.nan, 0], KEY.user(1)), "finite"),
     "estimate of nothing": (lambda: CPA.estimate(CPA.tally(KEY)), "no ballots"),
-    "tally of another": (lambda: CPA.estimate(hb.Rotated(CPA).tally(KEY)), "tally made by"),
+    "tally of another": (lambda: CPA.estimate(hb.Rotated(CPA).tally(KEY)), "Tally of Rotated"),
+    "no tally": (lambda: CPA.estimate(None), "got a NoneType$"),
     "epsilon twice": (
         lambda: hb.AutoCPA(
             4, 9, epsilon_per_bit=1.0, budget=hb.Budget(1.0, 0.0, per="bit", against="server")

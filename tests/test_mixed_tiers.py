@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hushbit as hb
+from hushbit.baselines import Laplace
 from hushbit.errors import HushbitError
 from hushbit.wrappers import TierTally
 
@@ -13,6 +14,7 @@ KEY = hb.RoundKey(bytes(32), 3)
 FAIR = hb.CPA(6, 0.5, 1.0)
 FINE = hb.CPA(6, 2.0, 1.0, points=4)
 BIASED = hb.CPA(6, 1.0, 1.0, rounding="nearest")
+LAPLACE = Laplace(6, 0.5, 1.0)
 
 
 def ballot(mechanism: hb.Mechanism, user: int) -> hb.Ballot:
@@ -95,3 +97,13 @@ def test_a_biased_tier_without_ballots_does_not_bias_the_estimate() -> None:
     tally = tiers.tally(KEY)
     tally.add(ballot(FAIR, 1))
     assert tiers.estimate(tally).unbiased
+
+
+def test_weights_from_ballots_bias_the_estimate() -> None:
+    """Laplace does not imply its noise, so its precision is estimated from the ballots."""
+    tiers = hb.Tiers(FAIR, LAPLACE)
+    tally = tiers.tally(KEY)
+    for user, mechanism in enumerate(tiers.mechanisms):
+        tally.add(ballot(mechanism, user))
+    assert tiers.estimate(tally, "users").unbiased
+    assert not tiers.estimate(tally, "precision").unbiased

@@ -66,6 +66,15 @@ def test_two_scalar_points_claim_the_chord_bound(epsilon: float, clip: float) ->
         assert exact > 0.99 * mechanism.guarantee.rho  # the comparison is sharp
 
 
+@pytest.mark.parametrize("preset", ["paper", "authors"])
+def test_the_distance_of_the_points_counts_not_the_radius(preset: str) -> None:
+    """These presets place two points at ±radius/2: the radius would claim a quarter of rho."""
+    mechanism = hb.CPA(3, 0.5, 1.0, points=2, clip=0.5, preset=preset, rounding="stochastic")
+    assert mechanism.guarantee.rho == zcdp_of_two_points(0.5, 0.5, 0.5) == 0.125
+    exact = least_rho(mechanism, first_entry(3, 0.5), first_entry(3, -0.5))
+    assert 0.12 < exact <= 0.125
+
+
 def test_without_a_clip_nothing_is_claimed() -> None:
     assert hb.CPA(3, 1.0, 1.0).guarantee.rho is None
 

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = (
     "index.html",
     "tutorial.html",
+    "step-by-step.html",
     "how-to/choose-a-budget.html",
     "reference/mechanisms.html",
     "reference/command-line.html",

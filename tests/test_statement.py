@@ -149,7 +149,6 @@ def test_every_row_states_unit_observer_and_assumptions() -> None:
 def test_a_simulated_run_says_so(simulated: bool) -> None:
     printed = words(state(clipped(0.5), simulated=simulated))
     assert ("the deployment that it simulates" in printed) == simulated
-    assert ("honest voters are the users less the attackers" in printed) == simulated
 
 
 @pytest.mark.parametrize(

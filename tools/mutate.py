@@ -42,14 +42,14 @@ TESTS = {  # the quick tests of each file, or of the files in a folder
     "mechanism.py": "test_mechanism.py test_registry.py test_cpa.py test_golden.py baselines/*",
     "privacy/ledger.py": "privacy/test_ledger.py privacy/test_ledger_files.py",
     "privacy/ledger_file.py": "privacy/test_ledger*",
-    "privacy/central.py": "privacy/test_central.py",
+    "privacy/central.py": "privacy/test_central.py privacy/test_gaussian_sum.py",
     "privacy/guarantee.py": "privacy/test_guarantee.py privacy/test_anonymity.py"
     " privacy/test_central.py",
     "privacy": "privacy/test_[!cdlp]* privacy/test_comp* privacy/test_ledger.py",
     "wire": "wire/* test_golden.py",
     "tally": "tally/* test_tiers.py test_cpa.py test_exact_law.py test_theorem1_bound.py"
     " wire/test_ballot_mac.py",
-    "encoding": "encoding/* test_exact_law.py test_golden.py kernels/test_encode.py",
+    "encoding": "encoding/* test_cpa.py test_exact_law.py test_golden.py kernels/test_encode.py",
 }
 SWAPS = """Lt:LtE LtE:Lt Gt:GtE GtE:Gt Eq:NotEq NotEq:Eq Is:IsNot IsNot:Is In:NotIn NotIn:In
     Add:Sub Sub:Add Mult:Div Div:Mult And:Or Or:And Pow:Mult Mod:Mult FloorDiv:Mult LShift:RShift"""

@@ -1,7 +1,8 @@
-"""Hooks of mkdocs: pages from outside docs/, links between them, and the command-line reference."""
+"""Hooks of mkdocs: pages from other files, links between them, and the command-line reference."""
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+sys.path.append(str(Path(__file__).parent))
+from docs_notebook import read, to_markdown
+
 REPOSITORY = Path(__file__).parents[1]
 PROJECT_PAGES = {  # a file of the repository, and its page on the site
     "CONTRIBUTING.md": "project/contributing.md",
@@ -17,6 +21,7 @@ PROJECT_PAGES = {  # a file of the repository, and its page on the site
     "CHANGELOG.md": "project/changes.md",
     "examples/quickstart-hushbit/README.md": "project/flower-example.md",
 }
+NOTEBOOK_PAGES = {"docs/tutorial.ipynb": "tutorial.md"}
 COMMANDS_PAGE, COMMANDS_MARK = "reference/command-line.md", "<!-- commands -->"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 
@@ -28,9 +33,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages from outside docs/."""
-    for source, page in PROJECT_PAGES.items():
-        text = (REPOSITORY / source).read_text("utf-8")
+    """Add the pages from outside docs/, and those of notebooks with their stored outputs."""
+    texts = {
+        page: (REPOSITORY / source).read_text("utf-8") for source, page in PROJECT_PAGES.items()
+    }
+    for source, page in NOTEBOOK_PAGES.items():
+        texts[page] = to_markdown(read(REPOSITORY / source))
+    for page, text in texts.items():
         files.append(File.generated(config, page, content=text))
     return files
 

@@ -46,7 +46,7 @@ RELATION_TEXTS = {
 }
 SIMULATED = (
     "Simulated run: these are the figures of the deployment that it simulates, in which coins come "
-    "from the operating system and honest voters are the users less the attackers."
+    "from the operating system."
 )
 
 

@@ -243,7 +243,7 @@ ROUNDS = (0, 1, 2**31, 2**32, 2**53 + 1, 2**63 - 2, 2**63 - 1, 2**63, 2**64 - 1)
 USERS = (0, 1, 2**63, 2**64 - 1)
 FROZEN: tuple[Any, ...] = (
     *(["b"], ["w"], ["w*", "b"], ["*"], ["["], ["[!"], ["?"], [""], ["*a" * 128], ["x" * 257]),
-    *(["x"] * 256, ["x"] * 257, "b", 3, [1, 2], [True], b"b"),
+    *(["x"] * 256, ["x"] * 257, "b", 3, [1, 2], [True], b"b", "[", "{}", "[" * 10**4, "null"),
 )
 TIMES_TO_LIVE = (-1.0, 0.0, -1e300, math.nan, -math.inf, math.inf, 1e300)
 MESSAGE_TYPES = (
@@ -337,7 +337,7 @@ class Draw:
             "lr": 0.5,
         }
         if frozen or not isinstance(frozen, list):
-            entries[FROZEN_KEY] = frozen
+            entries[FROZEN_KEY] = json.dumps(frozen) if isinstance(frozen, list) else frozen
         entries |= changes.pop("entries", {})
         left = {name: value for name, value in entries.items() if value is not REMOVED}
         return HostileRequest(kind, self.number, weights, left, **changes)

@@ -341,36 +341,36 @@ def test_replies_to_thousands_of_hostile_requests_do_not_depend_on_data(folder: 
 
 # The test notices a client whose replies depend on data
 
-SEND = "        reply.content = content\n        return reply\n"
+SEND = "        reply.content = made.content\n        return reply\n"
 FALLBACK = "        fallback[BALLOT_RECORD] = ballot_record(zero_ballot, request.key)\n"
 CHARGE = "        policy.charge(mechanism, request.key)\n"
 UPDATE = "            update = _clipped("
 COUNT_METRICS = "bool(policy.metrics) and _metric_reply_allowed(policy)"
-FAILED = "        return error.outcome, job.fallback\n"
+FAILED = "        return Answer(error.outcome, job.fallback, one_line(error))\n"
 MUTANTS: dict[str, dict[str, str]] = {
-    "an error reply if training failed": {"if policy.simulation and outcome": "if outcome"},
+    "an error reply if training failed": {"if policy.simulation and made": "if made"},
     "an error reply if the update is not finite": {
-        "if policy.simulation and outcome != TRAINED": "if outcome == NOT_FINITE"
+        "if policy.simulation and made.outcome != TRAINED": "if made.outcome == NOT_FINITE"
     },
     "the exception in the error text": {
-        "        return APP_RAISED, job.fallback\n": "        return str(error), job.fallback\n",
-        "if policy.simulation and outcome != TRAINED": "if outcome.startswith('the image')",
+        "if policy.simulation and made.outcome != TRAINED": "if 'the image' in made.error",
     },
     "no ballot for a wrong answer": {
-        FAILED: "        return error.outcome, "
-        "RecordDict() if error.outcome == WRONG_ANSWER else job.fallback\n"
+        FAILED: "        wrong = error.outcome == WRONG_ANSWER\n"
+        "        return Answer(error.outcome, RecordDict() if wrong else job.fallback)\n"
     },
     "no metrics if training failed": {
         "fallback = _listed_metrics(policy, RecordDict())": "fallback = RecordDict()"
     },
     "only metrics that the app returned": {
-        '    listed = dict.fromkeys(policy.metrics, float("nan"))\n': "    listed = {}\n",
-        "if name in listed and": "if name in policy.metrics and",
+        "{name: found.get(name, nan) for name in policy.metrics}": (
+            "{name: found[name] for name in policy.metrics if name in found}"
+        )
     },
-    "metrics in the type of the app": {"listed[name] = float(value)": "listed[name] = value"},
+    "metrics in the type of the app": {"name: float(value)": "name: value"},
     "metrics that are not listed": {
-        "    return RecordDict({METRICS_RECORD: MetricRecord(listed)})\n": (
-            "    return RecordDict({METRICS_RECORD: MetricRecord(listed), **content})\n"
+        "RecordDict({METRICS_RECORD: MetricRecord(sent)})": (
+            "RecordDict({METRICS_RECORD: MetricRecord(sent), **content})"
         )
     },
     "metric replies counted after training": {
@@ -391,7 +391,7 @@ MUTANTS: dict[str, dict[str, str]] = {
         "        fallback[BALLOT_RECORD] = type(ballot_record(zero_ballot, request.key))(\n"
         "            {'bits': Array('uint8', (len(data),), 'hushbit.ballot', data)}\n"
         "        )\n",
-        "from flwr.app import Context": "from flwr.app import Array, Context",
+        "from flwr.app import ConfigRecord": "from flwr.app import Array, ConfigRecord",
     },
     "another ballot header if training failed": {
         FALLBACK: "        key = dataclasses.replace(request.key, user=7)\n"
@@ -401,12 +401,12 @@ MUTANTS: dict[str, dict[str, str]] = {
     },
     "a second look at the time after training": {
         SEND: "        try:\n"
-        "            _refuse_expired(message)\n"
+        "            _refuse_expired(message, 0.0)\n"
         "        except RequestExpired as error:\n"
         "            return _refusal(message, error)\n" + SEND
     },
     "an address that the app can change": {
-        SEND: "        return Message(content, reply_to=message)\n"
+        SEND: "        return Message(made.content, reply_to=message)\n"
     },
     "an exit of the app": {"except BaseException as error": "except Exception as error"},
     "an exception if the app returns no message": {
@@ -430,7 +430,7 @@ def mutated(changes: dict[str, str]) -> Any:
 
 def first_difference(folder: Path, mod: Any, count: int) -> int | None:
     """The number of requests until the clients differ; None if they do not."""
-    for at, (_, _, _, mine, other) in enumerate(observations(folder, stream(1, count), mod)):
+    for at, (_, _, _, mine, other) in enumerate(observations(folder, stream(4, count), mod)):
         if mine != other or mine[0][0] == "raised":
             return at + 1
     return None

@@ -150,7 +150,7 @@ def test_no_order_lies_where_the_excess_need_not_be_convex() -> None:
     assert list(ORDERS) == sorted(set(ORDERS))
 
 
-@pytest.mark.parametrize("rho", np.geomspace(7e-7, 100, 30).tolist())
+@pytest.mark.parametrize("rho", [1.4e-7, 2.1e-7, *np.geomspace(7e-7, 100, 30)])
 def test_the_grid_of_orders_costs_little(rho: float) -> None:
     """A divergence of rho times the order, compared with the best of all orders."""
     orders = np.array(ORDERS)
@@ -189,6 +189,16 @@ def test_the_bound_is_monotone() -> None:
     assert epsilon(relation="zero-out") < 0.55 * epsilon()
     assert epsilon(ratio=1e6) == epsilon(ratio=None)
     assert epsilon(rounds=0) == 0
+
+
+@pytest.mark.parametrize(
+    "voters", [(256, 257, 258, 260, 262, 270, 290), (9_999, 10_000, 10_001, 10_300, 10_600)]
+)
+def test_coarser_cells_do_not_raise_the_bound(voters: tuple[int, ...]) -> None:
+    curves = [tally_curve(honest, 0.5, (2.0, 16.0)) for honest in voters]
+    for fewer, more in itertools.pairwise(curves):
+        assert (more.per_square <= fewer.per_square * (1 + 1e-12)).all()
+        assert (more.largest <= fewer.largest * (1 + 1e-12)).all()
 
 
 def test_published_runs_of_mechanisms() -> None:
@@ -425,11 +435,11 @@ def test_a_million_honest_voters_are_counted(honest, counted, monkeypatch) -> No
 
 
 def test_what_a_message_adds_to_the_divergence(monkeypatch) -> None:
-    """With c = 2 and g = 5 for every order: votes, clip, relation and further votes."""
+    """With c = 2 and g = 0.3 for every order: votes, clip, relation and further votes."""
 
     def curve(honest, epsilon, orders):
         size = len(orders)
-        return TallyCurve(np.array(orders), np.full(size, 2.0), np.full(size, 5.0))
+        return TallyCurve(np.array(orders), np.full(size, 2.0), np.full(size, 0.3))
 
     monkeypatch.setattr(central, "tally_curve", curve)
 
@@ -441,14 +451,14 @@ def test_what_a_message_adds_to_the_divergence(monkeypatch) -> None:
         return float(found[0])
 
     beta = math.tanh(0.5)
-    assert divergence() == 500
-    assert divergence(extra=(0.2, 0.3)) == 510
-    assert divergence("zero-out", private_zero=False) == 500
+    assert divergence() == pytest.approx(30)
+    assert divergence(extra=(0.2, 0.3)) == pytest.approx(30.6)
+    assert divergence("zero-out", private_zero=False) == pytest.approx(30)
     assert divergence("zero-out") == pytest.approx(100 * 2 * (beta / 2) ** 2, rel=1e-12)
     assert divergence(ratio=3.0) == pytest.approx(2 * (3 * beta) ** 2, rel=1e-5)
     assert divergence("zero-out", ratio=3.0) == pytest.approx(2 * (1.5 * beta) ** 2, rel=1e-5)
     assert divergence("zero-out", ratio=3.0, private_zero=False) == divergence(ratio=3.0)
-    assert divergence(ratio=1e3) == 500
+    assert divergence(ratio=1e3) == pytest.approx(30)
     # The clip is rounded: its square may be exceeded by a few millionths.
     assert 1 + 2e-6 < divergence(ratio=3.0) / (2 * (3 * beta) ** 2) < 1 + 5e-6
     # A probability is a multiple of 2^-32, so p - q of each entry may be off by 2^-31.
@@ -486,8 +496,9 @@ def test_the_bound_for_sampled_users_is_the_sum_of_the_theorem(share: float) -> 
             part = 2 * math.exp((j - 1) * float(divergences[j - 2]))
             total += share**j * math.comb(order, j) * part
         assert found[place] == pytest.approx(math.log(total) / (order - 1), rel=1e-9)
-    large = _sampled_divergences(np.full(len(WHOLE_ORDERS), 5.0), share)
-    assert large[0] == pytest.approx(math.log1p(2 * share**2 * math.exp(5.0)), rel=1e-9)
+    for second in (0.8, 1.0, 5.0):  # from ln 2 on, the second rule is the smaller one
+        large = _sampled_divergences(np.full(len(WHOLE_ORDERS), second), share)
+        assert large[0] == pytest.approx(math.log1p(2 * share**2 * math.exp(second)), rel=1e-9)
 
 
 def test_sampling_never_raises_a_divergence() -> None:
@@ -513,3 +524,53 @@ def test_sampled_users_are_bounded_by_whole_orders_up_to_64() -> None:
     sums = VoteSums(0.5, 100, None, True)
     found = bound_of_tallies([TallyRelease(sums, 1000, 1, sampled=0.01)], 1e-5)
     assert found.epsilon == pytest.approx(0.1029, rel=1e-3)
+
+
+@pytest.mark.parametrize(("honest", "cells"), [(10**4, 128), (10**4 + 1, 48)])
+def test_up_to_ten_thousand_voters_have_more_cells(honest, cells, monkeypatch) -> None:
+    seen = []
+
+    def laws(others, flip, number):
+        seen.append((others, number))
+        return [vote_sum_law(1, 0, flip)]
+
+    monkeypatch.setattr(central, "_laws", laws)
+    tally_curve.__wrapped__(honest, 0.5, (2.0,))
+    assert seen[0] == (honest - 1, cells)
+
+
+def test_the_ratio_covers_all_steps_up_to_the_largest() -> None:
+    """A convex excess that rises only near beta, so that the ratio is largest there."""
+
+    class Rising(_ExcessOfOrder):
+        def __call__(self, step: float) -> float:
+            return 1 + 1e6 * max(0.0, step - 0.35)
+
+    order, beta = 3.0, 0.4
+    excess = Rising([], order, 1.0, 0.3)
+    at_beta = math.log1p(beta**2 * excess(beta)) / beta**2 / (order - 1)
+    assert at_beta * (1 - 1e-12) <= excess.largest_ratio(beta) <= 1.3 * at_beta
+
+
+@pytest.mark.parametrize("slope", [5.0, 20.0])
+def test_steps_are_added_until_the_tolerance_is_reached_and_no_further(slope: float) -> None:
+    """A convex excess with its kink between the first steps; the ratio is largest above zero."""
+
+    class Kinked(_ExcessOfOrder):
+        def __call__(self, step: float) -> float:
+            found = 0.1 * slope + slope * max(0.0, step - 0.37)
+            known[step] = found
+            return found
+
+    def is_close(number: int) -> bool:
+        steps = np.array(sorted(list(known)[:number]))
+        excess = np.array([known[step] for step in steps])
+        attained = np.log1p(steps[1:] ** 2 * excess[1:]) / steps[1:] ** 2
+        best = max(excess[0], attained.max())
+        return bool(interval_bounds(3.0, steps, excess).max() * 2 <= (1 + central.TOLERANCE) * best)
+
+    known: dict[float, float] = {}
+    Kinked([], 3.0, 1.0, 0.3).largest_ratio(0.9)
+    assert central.FIRST_STEPS + 1 < len(known) < central.FIRST_STEPS + 1 + central.ADDED_STEPS
+    assert is_close(len(known))
+    assert not is_close(len(known) - 1)

@@ -164,6 +164,8 @@ def test_limits() -> None:
     assert delta_of_bits(0.5, 10**6, 4e5) == math.ulp(0.0)
     assert epsilon_of_bits(1e-6, 1, DELTA) == 0.0
     assert epsilon_of_bits(0.5, 7, 0.999) == 0.0
+    for delta in (0.0, DELTA):
+        assert epsilon_of_bits(epsilon_per_bit_for(2.0, 1, delta), 1, delta) == pytest.approx(2.0)
 
 
 BAD_CALLS: list[tuple[object, ...]] = [

@@ -36,6 +36,21 @@ def test_the_transform_is_used_for_many_products_and_rounds_up(
         assert bool((found.mass > exact.mass).all()) == uses_transform
 
 
+@pytest.mark.parametrize("sizes", [(9, 9), (9, 8), (100, 30), (400, 500)])
+def test_the_transform_rounds_up_by_little_at_every_length(
+    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lengths next to a power of two, where a transform that is too short would wrap around."""
+    rng = np.random.default_rng(3)
+    a, b = (composition._LossGap(0, rng.dirichlet(np.ones(size))) for size in sizes)
+    exact = np.convolve(a.mass, b.mass)
+    monkeypatch.setattr(composition, "_MAX_PRODUCTS", 0)
+    found = composition._convolve(a, b).mass
+    assert found.size == exact.size
+    assert (found > exact).all()
+    assert (found - exact).max() <= 1.1e-11 * exact.max()
+
+
 def delta_by_enumeration(groups: list[tuple[float, int]], epsilon: float) -> float:
     """delta(epsilon) of differing bits, summed over all outcomes."""
     per_bit = np.array([e for e, bits in groups for _ in range(bits)])
@@ -115,3 +130,48 @@ def test_the_grid_has_at_most_the_stated_number_of_cells(
     step = composition._step(groups, tilt, 1e-5)
     laws = [composition._tilted_gap(e, n, tilt, step) for e, n in groups]
     assert sum(law.mass.size for law in laws) <= 4096 + 2
+
+
+def test_the_exact_step_is_used_up_to_the_largest_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups, tilt = ((0.5, 10**6), (1.0, 10**6)), 0.01
+    cells = sum(
+        2 * per_bit * composition._window_length(per_bit, bits, tilt) for per_bit, bits in groups
+    )
+    for most, exact in ((cells + 1, True), (cells, True), (cells - 1, False)):
+        monkeypatch.setattr(composition, "_MAX_CELLS", int(most))
+        assert (composition._step(groups, tilt, 1e-5) == 1) is exact
+
+
+def test_the_gap_stays_inside_the_grid() -> None:
+    """The law beyond the last cell is unknown, so a delta above all mass gives the last cell."""
+    for masses in ([1e-7], [1e-7, 1e-7], [1e-7, 0.0, 1e-7]):
+        law = composition._LossGap(4, np.array(masses))
+        gap = composition._largest_gap(law, 0.5, 0.0, 0.0, 1e-5)
+        assert gap == 0.5 * (4 + len(masses) - 1)
+
+
+@pytest.mark.parametrize("step", [1.0, 20.0, 60.0])
+def test_a_delta_that_equals_a_mass_gives_the_whole_gap(step: float) -> None:
+    """Large steps: 1 - e^-60 is 1 in float64, so the last part of a gap must not be computed."""
+    law = composition._LossGap(0, np.array([0.25, 0.5, 0.25]))
+    delta = 0.25 * (1 + 1e-10) * -math.expm1(-step)
+    assert composition._largest_gap(law, step, 0.0, 0.0, delta) == step
+
+
+def test_the_search_for_a_budget_ends_where_its_upper_end_overflows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = itertools.count()
+
+    def limited(per_bit: float, bits: int, epsilon: float) -> float:
+        assert next(calls) < 1000
+        return delta_of_bits(per_bit, bits, epsilon)
+
+    monkeypatch.setattr(composition, "delta_of_bits", limited)
+    assert composition._largest_within(1e308, 1, 1e-5) == 1e308
+
+
+@pytest.mark.parametrize("total", [1e-312, 5e-324, 1e-300])
+def test_the_search_for_a_tiny_epsilon_ends(total: float) -> None:
+    found = composition.epsilon_per_bit_for(total, 1, 1e-313)
+    assert 0 < found <= total + 3e-313  # delta allows 2e-313 by itself

@@ -89,6 +89,8 @@ def test_limits() -> None:
     assert epsilon_of_gaussian(math.inf, 1e-5) == math.inf
     assert epsilon_of_gaussian(1e300, 1e-5) == math.inf
     assert epsilon_of_gaussian(1e-9, 1e-5) == 0
+    for mu in np.geomspace(1e-3, 10, 20).tolist():
+        assert epsilon_of_gaussian(mu, delta_of_gaussian(mu, 0.0)) == 0
     for wrong in ({"mu": -1.0, "delta": 1e-5}, {"mu": 1.0, "delta": 0.0}):
         with pytest.raises(InvalidInput):
             epsilon_of_gaussian(**wrong)
@@ -122,7 +124,8 @@ def test_the_error_of_computed_noise_is_counted_on_both_sides() -> None:
     found = bound_of_tallies([TallyRelease(one, 1, 60)], 1e-5).epsilon
     exact = epsilon_of_gaussian(math.sqrt(60) / 10, 1e-5 * math.exp(-error))
     assert found == exact + 2 * error
-    assert one.divergences(1, "replace", (2.0,))[0] == pytest.approx(0.01 + 3e-3)
+    found = one.divergences(1, "replace", (2.0, 5.0))  # the error of order a: (2a - 1) / (a - 1)
+    assert found == pytest.approx([0.01 + 3e-3, 0.025 + 9e-3 / 4])
 
 
 def test_honest_voters_do_not_matter_and_the_local_bound_is_infinite() -> None:

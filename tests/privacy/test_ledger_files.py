@@ -2,6 +2,7 @@
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,6 +72,32 @@ def test_newer_versions_and_damaged_pages_are_refused(ledger: Ledger) -> None:
     connection.close()
     with pytest.raises(DamagedFile, match="version 99"):
         charge(ledger, "ann", TENTH)
+
+
+def test_damage_that_no_row_shows_is_refused(ledger: Ledger) -> None:
+    """The header states a free page, which SQLite would write the next rows to."""
+    ledger.set_limit("ann", epsilon=1.0, delta=0.0)
+    damaged = bytearray(ledger.path.read_bytes())
+    damaged[39] ^= 1
+    ledger.path.write_bytes(damaged)
+    assert len(LedgerFile(ledger.path, 1.0).rows()) == 1
+    with pytest.raises(DamagedFile, match="is damaged"):
+        Ledger.open(ledger.path)
+
+
+def test_ledgers_open_where_sqlite_reads_uris_only_on_request(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def without_uris(database: object, **options: Any) -> sqlite3.Connection:
+        if str(database).startswith("file:") and not options.get("uri"):
+            raise sqlite3.OperationalError("no such file")
+        return connect(database, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sqlite3, "connect", without_uris)
+    ledger.set_limit("ann", epsilon=1.0, delta=0.0)
+    assert len(LedgerFile(ledger.path, 1.0).rows()) == 1
 
 
 def test_a_ledger_of_the_first_version_is_refused(ledger: Ledger) -> None:

@@ -60,3 +60,10 @@ def test_epsilon_is_never_negative_and_infinite_where_squares_overflow() -> None
     assert 1e6 - 12 <= epsilon_of_renyi([(1e6, 1)], DELTA) < math.inf
     with pytest.raises(InvalidInput, match="delta"):
         epsilon_of_renyi([(0.5, 3)], 0.0)
+
+
+def test_an_epsilon_above_1e10_has_no_bound_by_orders_and_no_warning() -> None:
+    """There, 1 + the best order minus one is 1 in float64, which divided by zero."""
+    assert 1e10 - 12 <= epsilon_of_renyi([(1e10, 1)], DELTA) < 1.1e10
+    for per_bit in (1.1e10, 1e20, 1e99, 1e300):
+        assert epsilon_of_renyi([(per_bit, 1)], DELTA) == math.inf

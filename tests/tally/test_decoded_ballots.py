@@ -171,7 +171,7 @@ def test_sums_over_packed_ballots_are_exact(users, dim):
     packed = np.packbits(bits, axis=1, bitorder="little")
     rows[:, : packed.shape[1]] = packed
     plain, part = 2 * bits.astype(np.int64) - 1, rng.uniform(size=users) < 0.5
-    whole = PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0)
+    whole = PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0, 0.2)
     parts = [(some, -plain[some].sum(axis=0)) for some in (part, ~part)]
     for decoded_ballots in (
         whole,

@@ -13,8 +13,10 @@ from hushbit.tally.estimate import StageHistogram, decoder_constants, signal_pow
 KEY = hb.RoundKey(bytes(32), 3)
 
 
-def counted(mechanism: hb.Mechanism, updates: np.ndarray, seed: int = 1) -> hb.Tally:
-    tally = mechanism.tally(KEY)
+def counted(
+    mechanism: hb.Mechanism, updates: np.ndarray, seed: int = 1, histogram: bool = True
+) -> hb.Tally:
+    tally = mechanism.tally(KEY, histogram)
     keys = KEY.users(range(len(updates)))
     tally.add_many(mechanism.encode_many(updates, keys, hb.SeededCoins(seed)))
     return tally
@@ -276,3 +278,18 @@ def test_a_subtracted_dither_adds_its_power_to_the_noise(lattice: str) -> None:
     estimate = mechanism.estimate(counted(mechanism, np.zeros((5, 4))))
     per_entry = mechanism.quantizer.points.lattice.second_moment / mechanism.block_size
     assert estimate.noise == pytest.approx((mechanism.stage_noise + per_entry) / 5)
+
+
+@pytest.mark.parametrize("lattice", ["Z", "A2"])
+def test_a_subtracted_dither_adds_its_power_to_the_variance(lattice: str) -> None:
+    """Without a histogram the variance is the noise minus the power that users share."""
+    mechanism = hb.CPA(4, 4.0, 1.0, points=7, lattice=lattice, rounding="subtractive")
+    tally = counted(mechanism, np.full((50, 4), 0.5), histogram=False)
+    stage, size = mechanism.stage_encoders[0], mechanism.block_size
+    decoder, counter = stage.decoders["corrected"], tally.counters["stage 0"]
+    decoded = decoder.decode_counter(counter, 50, stage.is_histogram(counter))
+    shared = signal_power(decoded, decoder.noise, 50)
+    assert shared.min() > 0
+    dither = mechanism.quantizer.points.lattice.second_moment / size
+    wanted = np.tile((decoder.noise - shared + dither) / 50, mechanism.blocks)
+    assert np.allclose(mechanism.estimate(tally).variance, wanted, rtol=1e-12)

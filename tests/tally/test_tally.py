@@ -1,6 +1,7 @@
 """Tallies: adding and merging are exact and commute; invalid ballots change nothing."""
 
 import itertools
+import pickle
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,18 @@ def test_file_of_ballots_without_mac_does_not_enter_a_strict_tally(tmp_path: Pat
         loaded = mechanism.tally(key, require_mac=required)
         loaded.load(file)
         assert loaded.count == 1
+
+
+def test_a_wrong_argument_of_add_names_the_reader_of_ballots() -> None:
+    with pytest.raises(hb.InvalidInput, match=r"add takes a Ballot .*from_bytes.*; got bytes"):
+        full("two").add(BALLOTS["two"][0].to_bytes())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_pickled_tally_goes_on_counting(name: str) -> None:
+    tally = MECHANISMS[name].tally(KEY)
+    tally.add_many(BALLOTS[name][:2])
+    again = pickle.loads(pickle.dumps(tally))
+    assert state(again) == state(tally)
+    again.add_many(BALLOTS[name][2:])
+    assert state(again) == state(full(name))

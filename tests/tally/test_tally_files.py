@@ -268,6 +268,14 @@ def test_changed_cut_extended_and_joined_files_are_refused(
         refuse(saved, changed)
 
 
+def test_a_file_of_another_size_is_refused_with_both_sizes(saved: Path) -> None:
+    whole, path = saved.read_bytes(), saved.with_name("longer")
+    path.write_bytes(whole + b"!")
+    sizes = f"has {len(whole) + 1} bytes; a tally of its voters has {len(whole)}"
+    with pytest.raises(hb.DamagedFile, match=sizes):
+        MECHANISMS["nested"].tally(KEY).load(path)
+
+
 @given(st.integers(0, 2**64 - 1))
 def test_declared_sizes_are_checked_before_anything_is_read(saved: Path, voters: int) -> None:
     """Even with a right MAC, a number of voters that the file does not hold is refused."""

@@ -117,6 +117,9 @@ def test_secrets_are_not_shown() -> None:
     for shown in (round_key, round_key.user(1), round_key.users([1, 2])):
         assert "SSS" not in repr(shown)
         assert str(round_key.user(1).key) not in repr(shown)
+        assert "rotation" not in repr(shown)
+    many = repr(round_key.users([1, 2]))
+    assert many == "UserKeys(round=3, users=array([1, 2], dtype=uint64), run=b'')"
     with pytest.raises(hb.InvalidInput) as caught:
         hb.CPA(dim=1, epsilon_per_bit=1.0, radius=1.0).encode([0.0], b"S" * 32)  # type: ignore[arg-type]
     assert "SSS" not in str(caught.value)

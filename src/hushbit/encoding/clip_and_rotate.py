@@ -15,6 +15,7 @@ import numpy as np
 from hushbit.checks import Floats
 from hushbit.kernels import Reals
 from hushbit.kernels.chacha import keystream
+from hushbit.kernels.clip import clip_rows
 from hushbit.kernels.hadamard import rotate_rows, transform
 from hushbit.kernels.threads import parallel_for
 from hushbit.wire.keys import key_to_uint32
@@ -27,20 +28,15 @@ def clip_l2(updates: Reals, clip: float | None) -> Reals:
     """Scale rows whose l2 norm exceeds `clip` down to at most `clip`, rounding included."""
     if clip is None:
         return updates
-    norms = np.sqrt(np.einsum("ud,ud->u", updates, updates, dtype=np.float64))
     largest = clip * (1 - 1e-6)
-    exceeds = norms > largest
-    if np.isinf(norms).any():  # a square overflowed: scale the entries of these rows to at most 1
-        huge = np.isinf(norms)
-        updates = updates.copy()
-        updates[huge] /= np.abs(updates[huge]).max(axis=1, keepdims=True)
-        norms[huge] = np.linalg.norm(updates[huge], axis=1)
-    if not exceeds.any():
-        return updates
-    scaled = updates.copy()
-    # float64, because a float32 factor for a huge update may exceed the bound by rounding.
-    scaled[exceeds] = updates[exceeds].astype(np.float64) * (largest / norms[exceeds])[:, None]
-    return scaled
+    clipped = np.empty_like(updates)
+    scaled = [0]
+
+    def run(first: int, last: int) -> None:
+        scaled.append(clip_rows(updates, largest, first, last, clipped))
+
+    parallel_for(run, len(updates))
+    return clipped if sum(scaled) else updates
 
 
 class Rotation:

@@ -110,7 +110,7 @@ def epsilon_per_bit_for(total: float, bits: int, delta: float) -> float:
     if delta > 0:
         low = _largest_within(total, bits, delta)
     while epsilon_of_bits(low, bits, delta) > total:
-        low *= 1 - 1e-13
+        low = min(low * (1 - 1e-13), math.nextafter(low, 0.0))
     return low
 
 
@@ -122,6 +122,8 @@ def _largest_within(total: float, bits: int, delta: float) -> float:
         low, high = high, 2 * high
     while high - low > 1e-13 * high:
         middle = (low + high) / 2
+        if middle in (low, high):  # neighbouring floats, subnormal ones for instance
+            break
         if delta_of_bits(middle, bits, total) <= delta:
             low = middle
         else:

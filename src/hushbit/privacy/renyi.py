@@ -32,8 +32,8 @@ def epsilon_of_renyi(groups: Iterable[tuple[float, int]], delta: float) -> float
     """
     delta = check_delta(delta, zero=False)
     listed = list(groups)
-    if max(per_bit for per_bit, _ in listed) > 1e100:
-        return math.inf  # squares would overflow; the sum of epsilon is no larger at this size
+    if max(per_bit for per_bit, _ in listed) > 1e10:
+        return math.inf  # the best order is too close to 1; the sum of epsilon is as good here
     power = sum(bits * per_bit**2 for per_bit, bits in listed) / 2
     centre, width, best = math.sqrt(-math.log(delta) / power), 1e3, math.inf
     for _ in range(5):

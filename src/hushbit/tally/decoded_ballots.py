@@ -127,7 +127,7 @@ class PackedBallots:
         rows: NDArray[np.uint64],
         dim: int,
         max_score: float,
-        max_entry: float = 0.0,
+        max_entry: float,
         parts: Sequence[tuple[Flags, Ints]] = (),
     ) -> "PackedBallots":
         """From one row of bits for each user; bits after the first `dim` are ignored."""

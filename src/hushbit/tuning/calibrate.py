@@ -26,8 +26,13 @@ TALLY_TOLERANCE, TALLY_TRIALS = 1e-3, 24
 
 Made = TypeVar("Made", bound=Mechanism)
 
-CLIP_PROBABILITY = 1e-6
-"""Bound on the probability that the default radius of rotated updates clips any entry."""
+CLIP_PROBABILITY = 1e-4
+"""Bound on the probability that the default radius clips an entry of a rotated update.
+
+For entries that are close to Gaussian, as those of long updates, one in 100 000 is clipped, by a
+fifth of a standard deviation on average: far below the noise. A radius that clips nothing would be
+1.5 times as large and would need a larger epsilon per bit for the same noise, which costs more
+against the server and, for the tally, up to 5 % more noise."""
 
 
 def best_subset(epsilon: float) -> int:
@@ -64,7 +69,7 @@ def calibrate(
             users: 1 is one voter, 1.0 all users; required for a budget against the model
     clip    l2 norm to which updates are scaled down; required where delta is above 0
     radius  distance of the points from zero; entries beyond it are clipped. The default clips no
-            entry, or with `rotate` any entry with probability below one in a million
+            entry, or with `rotate` each entry with probability below 1e-4
     rotate  rotate updates first, so that their entries are alike and the radius can be small
 
     A pure budget for a message or a run is spent on few bits of each user (`Subset`). Epsilon per
@@ -216,13 +221,13 @@ def calibrate_tally(
 
 
 def rotated_radius(dim: int, clip: float) -> float:
-    """A bound that all entries of a rotated update satisfy, except with probability below 1e-6.
+    """A bound that an entry of a rotated update exceeds with probability below 1e-4.
 
     An entry is a sum of random signs with variance <= clip² / B, B the largest power of two up to
-    dim (at most 8192), so P[any beyond t clip / sqrt(B)] <= 2 dim e^(-t²/2). Never above clip.
+    dim (at most 8192), so P[beyond t clip / sqrt(B)] <= 2 e^(-t²/2). Never above clip.
     """
     rows = min(MAX_BLOCK, 1 << (check_int("dim", dim, 1).bit_length() - 1))
-    reach = math.sqrt(2 * math.log(2 * dim / CLIP_PROBABILITY) / rows)
+    reach = math.sqrt(2 * math.log(2 / CLIP_PROBABILITY) / rows)
     return check_scale("clip", clip) * min(1.0, reach)
 
 
