@@ -2,4 +2,7 @@
 
 import importlib.util
 
-collect_ignore_glob = ["app/*"] if importlib.util.find_spec("flwr") else ["*.py", "app/*"]
+APPS = ["app/*", "plain_apps/*"]
+if importlib.util.find_spec("torch") is None:
+    APPS.append("simulated.py")  # the program of a slow test, which needs the lab
+collect_ignore_glob = APPS if importlib.util.find_spec("flwr") else ["*.py", *APPS]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -24,7 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from hushbit.flower.client import HushbitMod
 from hushbit.flower.policy import Policy
-from hushbit.flower.strategy import HushbitStrategy
+from hushbit.flower.strategy import HushbitStrategy, ModelUnchanged
 
 # Flower sets these ids in its processes; messages cannot be built without them.
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
@@ -187,6 +188,14 @@ def strategy(mechanism: Any = "fedavg", **changes: Any) -> HushbitStrategy:
 def run(grid: Grid, made: HushbitStrategy, rounds: int = 1, model: Any = MODEL, **more: Any) -> Any:
     """Run a strategy over some rounds."""
     return made.start(grid, record(model), num_rounds=rounds, **more)
+
+
+def run_unchanged(grid: Grid, made: HushbitStrategy, rounds: int = 1) -> Any:
+    """Run a strategy of which no round changes the model; its result."""
+    with pytest.raises(ModelUnchanged) as error:
+        run(grid, made, rounds)
+    assert error.value.result is not None
+    return error.value.result
 
 
 def values(result: Any) -> dict[str, np.ndarray]:

@@ -181,7 +181,8 @@ def test_a_server_cannot_change_the_policy(tmp_path: Path) -> None:
         {"hushbit-mechanism": 3},
         {"hushbit-mechanism": description_text(hb.CPA(15, 1.0, 0.05))},
         {"hushbit-frozen": "w"},
-        {"hushbit-frozen": ["*"]},
+        {"hushbit-frozen": '["*"]'},
+        {"hushbit-frozen": ["w"]},
     ],
 )
 def test_invalid_requests_are_refused(tmp_path: Path, entries: Any) -> None:

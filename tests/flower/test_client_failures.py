@@ -256,10 +256,19 @@ def test_only_a_request_that_expired_before_training_is_refused(
     assert node.charges == (when == "while")
 
 
-def test_a_simulation_shows_that_training_failed(tmp_path: Path) -> None:
-    node = Node(tmp_path, FAILURES["exception"][0], simulation=True)
-    assert node.ask().error.reason == "simulation: the app raised an error"
+def test_a_simulation_shows_why_training_failed(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(client, "in_simulation", lambda: True)
+    node = Node(tmp_path, raising(ValueError("shapes differ")), simulation=True)
+    text = "simulation: the app raised an error: ValueError('shapes differ')"
+    assert node.ask().error.reason == text
     assert not Node(tmp_path, trained, simulation=True).ask().has_error()
+
+
+def test_a_simulation_policy_is_refused_in_a_deployment(tmp_path: Path) -> None:
+    node = Node(tmp_path, lambda m: pytest.fail("must not train"), simulation=True)
+    reason = node.ask().error.reason
+    assert reason.startswith("configuration: the policy of this node has simulation = true")
+    assert node.charges == 0
 
 
 # Refusals before training
@@ -293,7 +302,7 @@ def test_refusals_name_their_class(tmp_path: Path) -> None:
     other = description_text(CPA).replace('"radius":0.05', '"radius":1')
     text = refused(tmp_path, entries={"hushbit-mechanism": other})
     assert text.startswith("version: no mechanism of this version")
-    many = {"hushbit-frozen": ["x"] * 257}
+    many = {"hushbit-frozen": str(["x"] * 257).replace("'", '"')}
     assert refused(tmp_path, entries=many).startswith("configuration: frozen must be")
     long = {"hushbit-mechanism": " " * 10_001}
     assert refused(tmp_path, entries=long).startswith("configuration: a mechanism must be")

@@ -75,21 +75,33 @@ def test_a_client_over_budget_refuses_and_others_are_counted(net: Deployment) ->
     folder = net.folder / "poor"
     net.run(folder, rounds=1, deadline=120)
     [row] = finish(net, folder)
-    assert (row["accepted"], row["refused_error"], row["model_updated"]) == (2, 1, 1)
+    assert (row["accepted"], row["refused_budget"], row["model_updated"]) == (2, 1, 1)
     assert ballots(net, "eve") == 1
     assert "budget is spent" in net.log("eve")
     policy.write_text(POLICY.format(budget=1e9))
 
 
-def test_a_round_ends_at_its_deadline_when_a_node_is_killed(net: Deployment) -> None:
+def accounted(rows: list[dict[str, object]]) -> int:
+    """The ballots that may have been charged: counted, refused by the server, or listed."""
+    for row in rows:
+        found = [int(row[k]) for k in ("accepted", "refused", "lost", "unanswered")]  # type: ignore[call-overload]
+        assert row["asked"] == sum(found), row
+    return sum(int(row[k]) for row in rows for k in ("accepted", "lost", "unanswered"))  # type: ignore[call-overload]
+
+
+def test_every_charged_ballot_is_listed_when_a_node_is_killed(net: Deployment) -> None:
+    before = [ballots(net, name) for name in NODES]
     hold(net, "bob")
     folder = net.folder / "killed-node"
     net.run(folder, rounds=1, deadline=45)
     training(net, "bob")
     net.kill(net.nodes["bob"])
     [row] = finish(net, folder)
-    assert (row["asked"], row["accepted"], row["model_updated"]) == (3, 2, 1)
+    assert (row["asked"], row["accepted"], row["model_updated"]) == (3, 2, 1), net.log("superlink")
     assert row["seconds"] < 45 + 30
+    charged = [ballots(net, name) - old for name, old in zip(NODES, before, strict=True)]
+    assert charged == [1, 1, 1]
+    assert accounted([row]) == sum(charged)
     release(net, "bob")
     net.nodes["bob"] = net.revive("bob", 1)
 
@@ -99,6 +111,7 @@ def resumed(net: Deployment, folder: Path, before: list[int]) -> None:
     made = finish(net, folder)
     assert [row["round"] for row in made] == [1, 2, 3]
     assert all(row["accepted"] <= 3 and row["model_updated"] == 1 for row in made)
+    accounted(made)
     counted = sum(int(row["accepted"]) for row in made)
     sent = sum(ballots(net, name) for name in NODES) - sum(before)
     assert counted <= sent

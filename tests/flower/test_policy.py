@@ -13,8 +13,9 @@ from flower.parts import context, policy
 from hushbit import baselines
 from hushbit.cpa import StagedCPA
 from hushbit.errors import AlreadyCharged, HushbitError, InvalidInput, TooManyRequests
-from hushbit.flower.description_limits import RequestRefused
-from hushbit.flower.policy import ALLOWED_MECHANISMS, DEFAULT_MECHANISMS, Policy, node_policy
+from hushbit.flower.node_policy import node_policy
+from hushbit.flower.policy import ALLOWED_MECHANISMS, DEFAULT_MECHANISMS, Policy
+from hushbit.flower.refusals import RequestInvalid, RequestRefused
 from hushbit.privacy.accountant import Limit, within_limit
 from hushbit.registry import BY_DESCRIPTION, WRAPPERS
 from hushbit.wire.keys import load_secret
@@ -69,7 +70,7 @@ def test_invalid_policy_files_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_node_without_a_policy_refuses(tmp_path: Path) -> None:
-    with pytest.raises(RequestRefused, match="no policy"):
+    with pytest.raises(RequestInvalid, match="no policy"):
         node_policy(context())
     with pytest.raises(InvalidInput):
         node_policy(context(**{"hushbit-policy": str(tmp_path / "absent.toml")}))

@@ -1,15 +1,12 @@
 """The server: Flower code with a strategy that decodes private ballots."""
 
-import secrets
 from pathlib import Path
 
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
 
-from hushbit.flower.strategy import HushbitStrategy
-from hushbit.wire.keys import load_secret
+from hushbit.flower import Budget, HushbitStrategy, load_secret
 from hushbitexample.task import Net, load_test, test
 
 app = ServerApp()
@@ -26,22 +23,20 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
+    rounds = int(config["num-server-rounds"])
     folder = Path(str(config["run-folder"])) if config["run-folder"] else None
     strategy = HushbitStrategy(
-        str(config["mechanism"]),
-        epsilon_per_bit=float(config["epsilon-per-bit"]),
-        radius=float(config["radius"]),
-        secret=secrets.token_bytes(32) if folder is None else load_secret(folder / "secret.key"),
-        delta=1e-5,
-        quorum=int(config["quorum"]),
+        budget=Budget(float(config["epsilon"]), 1e-5, per="run", against="model"),
+        rounds=rounds,
+        honest=int(config["honest"]),
         deadline_seconds=float(config["deadline-seconds"]),
-        optimizer=FedAvg(),
         folder=None if folder is None else folder / "run",
+        secret=None if folder is None else load_secret(folder / "secret.key"),
     )
     torch.manual_seed(0)
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),
-        num_rounds=int(config["num-server-rounds"]),
+        num_rounds=rounds,
         evaluate_fn=evaluate,
     )

@@ -1,12 +1,14 @@
 """hushbit in Flower: a client mod that sends private ballots, and a strategy that counts them."""
 
+from hushbit.budget import Budget
 from hushbit.errors import MissingExtra
-from hushbit.flower.client import HushbitMod
-from hushbit.flower.description_limits import RequestRefused
-from hushbit.flower.policy import Policy, node_policy
+from hushbit.flower.client import ClientApp, HushbitMod
+from hushbit.flower.node_policy import node_policy, simulation_policy
+from hushbit.flower.policy import Policy
+from hushbit.flower.refusals import RequestRefused
+from hushbit.flower.secret import load_secret
 from hushbit.flower.server_round import users_by_partition
-from hushbit.flower.strategy import HushbitStrategy
-from hushbit.wire.keys import load_secret
+from hushbit.flower.strategy import HushbitStrategy, ModelUnchanged
 
 try:
     import flwr  # noqa: F401
@@ -14,11 +16,15 @@ except ImportError as error:
     raise MissingExtra("hushbit.flower needs Flower: pip install 'hushbit[flower]'") from error
 
 __all__ = [
+    "Budget",
+    "ClientApp",
     "HushbitMod",
     "HushbitStrategy",
+    "ModelUnchanged",
     "Policy",
     "RequestRefused",
     "load_secret",
     "node_policy",
+    "simulation_policy",
     "users_by_partition",
 ]

@@ -12,34 +12,31 @@ Every refusal happens in the first two steps, which do not see data.
 """
 
 import copy
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from logging import ERROR, INFO, WARNING
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from flwr.app import Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp as FlowerClientApp
 from flwr.clientapp.typing import ClientAppCallable
-from flwr.common.constant import ErrorCode
-from flwr.supercore import log
 from numpy.typing import NDArray
 
 from hushbit.encoding.clip_and_rotate import clip_l2
-from hushbit.errors import (
-    AlreadyCharged,
-    BudgetSpent,
-    HushbitError,
-    InvalidInput,
-    MissingExtra,
-    TooManyRequests,
-)
-from hushbit.flower.description_limits import MAX_LENGTH, RequestRefused
+from hushbit.errors import HushbitError, InvalidInput
+from hushbit.flower.description_limits import MAX_LENGTH
 from hushbit.flower.local_counts import LocalCounts
+from hushbit.flower.logger import log
+from hushbit.flower.node_policy import in_simulation, node_policy
 from hushbit.flower.policy import Policy
 from hushbit.flower.records import (
     BALLOT_RECORD,
+    PULL_SECONDS,
     Arrays,
     ArraySlot,
     Request,
@@ -51,12 +48,20 @@ from hushbit.flower.records import (
     read_request,
     records,
 )
+from hushbit.flower.refusals import (
+    RequestExpired,
+    RequestInvalid,
+    RequestRefused,
+    VersionMismatch,
+    error_reply,
+    one_line,
+    refusal_text,
+)
 from hushbit.mechanism import Mechanism
 from hushbit.registry import described_dim, mechanism_from_description
 from hushbit.wire.coins import OsCoins
 
 METRICS_RECORD = "metrics"
-MAX_CHARACTERS = 500
 MAX_ROUND = 2**63 - 1  # the largest number that a ledger stores
 
 TRAINED = "trained"
@@ -70,18 +75,6 @@ TOO_SLOW = "the app took longer than answer_after_seconds"
 
 THREAD = "hushbit training"
 App = Callable[[Message, Context], Message]
-
-
-class RequestInvalid(HushbitError):
-    """A request or an installation is wrong; the text depends on no data and is sent."""
-
-
-class VersionMismatch(HushbitError):
-    """No mechanism of this version has the requested description; the text is sent."""
-
-
-class RequestExpired(HushbitError):
-    """The round of a request has ended; a ballot would be charged but not counted."""
 
 
 class AppFailed(HushbitError):
@@ -105,19 +98,32 @@ class Job:
     fallback: RecordDict
 
 
+@dataclass(frozen=True)
+class Answer:
+    """How training ended, the content of the reply, and the local error text of a failure."""
+
+    outcome: str
+    content: RecordDict
+    error: str = ""
+
+
 class HushbitMod:
     """Encodes the model that `@app.train` returns as a private ballot, within the client's policy.
 
-    `policy` is a `Policy`, or a function that returns one for the Context of the node
-    (`node_policy`). `dry_run` is the training of the app on synthetic data: a function of message
-    and context that returns the reply. It is called once in a process, before the first charge. If
-    it fails, the request is refused, which the server sees: it must not use data of the user.
+    `policy` is a `Policy`, or a function that returns one for the Context of the node. The default
+    is the file that the node names, or in a simulation the policy of simulated users.
+
+    `dry_run` is the training of the app on synthetic data: a function of message and context that
+    returns the reply. It is called once in a process, before the first charge. If it fails, the
+    request is refused, which the server sees: it must not use data of the user.
 
     List this mod before mods that change the model: the first one is outermost.
     """
 
     def __init__(
-        self, policy: Policy | Callable[[Context], Policy], dry_run: App | None = None
+        self,
+        policy: Policy | Callable[[Context], Policy] = node_policy,
+        dry_run: App | None = None,
     ) -> None:
         if not isinstance(policy, Policy) and not callable(policy):
             raise InvalidInput(
@@ -134,20 +140,26 @@ class HushbitMod:
         arrived = time.monotonic()
         try:
             policy = self._policy if isinstance(self._policy, Policy) else self._policy(context)
-            _refuse_expired(message)
+            if policy.simulation and not in_simulation():
+                raise RequestInvalid(
+                    "the policy of this node has simulation = true, which only Flower's simulation "
+                    "engine may use: remove it from the policy"
+                )
             if message.metadata.message_type.partition(".")[0] == MessageType.TRAIN:
+                _refuse_expired(message, PULL_SECONDS)
                 job = self._accept_training(policy, message, context)
             else:
+                _refuse_expired(message, 0.0)
                 job = _accept_metrics(policy)
             # Addressed before the app runs, because the app may change its message.
             reply = Message(job.fallback, reply_to=message)
         except Exception as error:  # Flower would send the text of an exception
             return _refusal(message, error)
-        outcome, content = _run_app(job, policy, arrived, message, context, call_next)
-        _count(policy, outcome)
-        if policy.simulation and outcome != TRAINED:
-            return _error(message, f"simulation: {outcome}")
-        reply.content = content
+        made = _run_app(job, policy, arrived, message, context, call_next)
+        _count(policy, made.outcome)
+        if policy.simulation and made.outcome != TRAINED:
+            return error_reply(message, f"simulation: {made.outcome}: {made.error}")
+        reply.content = made.content
         return reply
 
     def _accept_training(self, policy: Policy, message: Message, context: Context) -> Job:
@@ -165,11 +177,12 @@ class HushbitMod:
         zero_ballot = mechanism.encode(zero_update, request.key, OsCoins())
         self._check_app(policy, message, context, slots, before)
         policy.charge(mechanism, request.key)
-        log(INFO, "hushbit: round %d, charged %d bits", zero_ballot.round, zero_ballot.bits)
-        send_metrics = bool(policy.metrics) and _metric_reply_allowed(policy)
+        who = f"simulation, {policy.user}: " if policy.simulation else ""
+        log(INFO, "hushbit: %sround %d, charged %d bits", who, zero_ballot.round, zero_ballot.bits)
+        send_metrics = policy.simulation or (bool(policy.metrics) and _metric_reply_allowed(policy))
 
         def answer(trained: RecordDict) -> RecordDict:
-            update = _clipped(policy, mechanism, _finite_update(slots, before, trained))
+            update = _clipped(policy, _finite_update(slots, before, trained))
             try:
                 ballot = mechanism.encode(update, request.key, OsCoins())
             except Exception as error:
@@ -208,18 +221,19 @@ class HushbitMod:
 
 def _accept_metrics(policy: Policy) -> Job:
     """Accept an evaluate or query message, if the policy lists metrics and its limit allows."""
-    if not policy.metrics:
-        raise RequestRefused("the policy lists no metrics, so the app is not run")
-    if not _metric_reply_allowed(policy):
-        raise RequestRefused("the metric replies of this day are used up")
+    if not policy.simulation:
+        if not policy.metrics:
+            raise RequestRefused("the policy lists no metrics, so the app is not run")
+        if not _metric_reply_allowed(policy):
+            raise RequestRefused("the metric replies of this day are used up")
     return Job(
         lambda content: _listed_metrics(policy, content), _listed_metrics(policy, RecordDict())
     )
 
 
-def _refuse_expired(message: Message) -> None:
-    """Refuse a request whose time to live has ended, by the clock of this machine."""
-    left = message.metadata.created_at + message.metadata.ttl - time.time()
+def _refuse_expired(message: Message, spare: float) -> None:
+    """Refuse a request with at most `spare` seconds left to live, by the clock of this machine."""
+    left = message.metadata.created_at + message.metadata.ttl - spare - time.time()
     if not left > 0:
         raise RequestExpired(
             f"it expired {-left:.1f} s ago by the clock of this machine; nothing was sent or "
@@ -252,18 +266,18 @@ def _run_app(
     message: Message,
     context: Context,
     call_next: ClientAppCallable,
-) -> tuple[str, RecordDict]:
-    """Run the app; returns the outcome for the local count, and the content of the reply."""
+) -> Answer:
+    """Run the app, and answer at the time that the policy sets."""
     if policy.answer_after_seconds is None:
         return _answered(job, call_next, message, context)
     own = context
-    results: list[tuple[str, RecordDict]] = []
+    results: list[Answer] = []
 
     def work() -> None:
         try:
             results.append(_answered(job, call_next, message, own))
         except KeyboardInterrupt:  # raised by the app: signals reach the main thread only
-            results.append((APP_RAISED, job.fallback))
+            results.append(Answer(APP_RAISED, job.fallback))
 
     try:
         # The thread has its own context: an abandoned app must not change what Flower stores.
@@ -271,20 +285,18 @@ def _run_app(
         threading.Thread(target=work, daemon=True, name=THREAD).start()
     except Exception as error:  # such as a thread that cannot be started
         log(ERROR, "hushbit: %s", NOT_RUN, exc_info=error)
-        results.append((NOT_RUN, job.fallback))
+        results.append(Answer(NOT_RUN, job.fallback))
     until = arrived + policy.answer_after_seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(left)
     if not results:
         log(ERROR, "hushbit: %s", TOO_SLOW)
-        return TOO_SLOW, job.fallback
+        return Answer(TOO_SLOW, job.fallback)
     context.state = own.state
     return results[0]
 
 
-def _answered(
-    job: Job, call_next: ClientAppCallable, message: Message, context: Context
-) -> tuple[str, RecordDict]:
+def _answered(job: Job, call_next: ClientAppCallable, message: Message, context: Context) -> Answer:
     """Run the app now; returns the fallback after a failure of any kind.
 
     KeyboardInterrupt passes: it comes from the operator of the machine, not from data.
@@ -292,15 +304,15 @@ def _answered(
     try:
         content = _content(call_next(message, context))
         with np.errstate(all="ignore"):
-            return TRAINED, job.answer(content)
+            return Answer(TRAINED, job.answer(content))
     except KeyboardInterrupt:
         raise
     except AppFailed as error:
         log(ERROR, "hushbit: %s: %s", error.outcome, one_line(error))
-        return error.outcome, job.fallback
+        return Answer(error.outcome, job.fallback, one_line(error))
     except BaseException as error:  # also SystemExit
         log(ERROR, "hushbit: %s", APP_RAISED, exc_info=error)
-        return APP_RAISED, job.fallback
+        return Answer(APP_RAISED, job.fallback, one_line(repr(error)))
 
 
 def _content(reply: object) -> RecordDict:
@@ -325,30 +337,36 @@ def _finite_update(
     return update
 
 
-def _clipped(
-    policy: Policy, mechanism: Mechanism, update: NDArray[np.floating]
-) -> NDArray[np.floating]:
-    """The update within the smaller of the policy's and the mechanism's clip.
+def _clipped(policy: Policy, update: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The update within the policy's clip; the mechanism applies its own clip when it encodes.
 
-    An update with entries beyond MAX_LENGTH is scaled down first, so that neither its norm nor a
+    The clip of the mechanism is not applied here, because a norm vote is on the norm before it. An
+    update with entries beyond MAX_LENGTH is scaled down first, so that neither its norm nor a
     rotation overflows.
     """
     peak = np.abs(update).max()
     if peak > MAX_LENGTH:
         update = update / peak * update.dtype.type(MAX_LENGTH)
-    return clip_l2(update[None], policy.clip_of(mechanism))[0]
+    return clip_l2(update[None], None if math.isinf(policy.l2_clip) else policy.l2_clip)[0]
 
 
 def _listed_metrics(policy: Policy, content: RecordDict) -> RecordDict:
-    """A content with all metrics that the policy lists, as floats; NaN where the app has none."""
-    if not policy.metrics:
-        return RecordDict()
-    listed = dict.fromkeys(policy.metrics, float("nan"))
-    for record in records(content, MetricRecord).values():
-        for name, value in record.items():
-            if name in listed and isinstance(value, int | float) and abs(value) < MAX_LENGTH:
-                listed[name] = float(value)
-    return RecordDict({METRICS_RECORD: MetricRecord(listed)})
+    """A content with all metrics that the policy lists, as floats; NaN where the app has none.
+
+    A simulated user sends all metrics. Apps with a NumPyClient have them in a ConfigRecord.
+    """
+    found = {
+        name: float(value)
+        for record in (
+            *records(content, MetricRecord).values(),
+            *records(content, ConfigRecord).values(),
+        )
+        for name, value in record.items()
+        if isinstance(value, int | float) and abs(value) < MAX_LENGTH
+    }
+    nan = float("nan")
+    sent = found if policy.simulation else {name: found.get(name, nan) for name in policy.metrics}
+    return RecordDict({METRICS_RECORD: MetricRecord(sent)}) if sent else RecordDict()
 
 
 def _metric_reply_allowed(policy: Policy) -> bool:
@@ -374,31 +392,18 @@ def _counts(policy: Policy) -> LocalCounts:
 
 def _refusal(message: Message, error: Exception) -> Message:
     """An error reply whose text names the class of the refusal."""
-    if isinstance(error, BudgetSpent):
-        text = "budget: the client's budget is spent"
-    elif isinstance(error, RequestRefused | AlreadyCharged | TooManyRequests):
-        text = "policy: the client's policy does not allow this request"
-    elif isinstance(error, RequestExpired):
-        text = "expired: the request has expired"
-    elif isinstance(error, RequestInvalid | MissingExtra):
-        text = f"configuration: {one_line(error)}"
-    elif isinstance(error, VersionMismatch):
-        text = f"version: {one_line(error)}"
-    else:
-        text = "configuration: the client cannot answer; its log has the reason"
+    text = refusal_text(error)
     log(WARNING, "hushbit: refused (%s): %s", text, one_line(error))
-    return _error(message, text)
+    return error_reply(message, text)
 
 
-def _error(message: Message, text: str) -> Message:
-    return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, text), reply_to=message)
+class ClientApp(FlowerClientApp):
+    """Flower's ClientApp with `HushbitMod()` before its other mods.
 
-
-def one_line(text: object) -> str:
-    r"""The text with unprintable characters escaped and at most MAX_CHARACTERS of it, for a log.
-
-    >>> one_line("refused\nINFO : accepted")
-    'refused\\nINFO : accepted'
+    from hushbit.flower import ClientApp        # was: from flwr.clientapp import ClientApp
     """
-    short = str(text)[:MAX_CHARACTERS]
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in short)
+
+    def __init__(
+        self, client_fn: Callable[..., Any] | None = None, mods: list[Any] | None = None
+    ) -> None:
+        super().__init__(client_fn, mods=[HushbitMod(), *(mods or [])])

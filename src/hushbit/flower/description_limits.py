@@ -12,7 +12,8 @@ from typing import Any
 
 from hushbit.checks import check_choice, check_int, check_positive
 from hushbit.encoding.words import FAMILIES
-from hushbit.errors import HushbitError, InvalidInput
+from hushbit.errors import InvalidInput
+from hushbit.flower.refusals import RequestRefused
 from hushbit.wrappers import MAX_ANSWERS
 
 MIN_LENGTH, MAX_LENGTH = 1e-30, 1e30
@@ -23,10 +24,6 @@ EPSILON_FIELDS = ("epsilon_per_bit", "epsilon_per_entry", "epsilon_per_message",
 LENGTH_FIELDS = ("radius", "clip", "level", "scale", "l1_clip", "step", "gamma")
 OPTIONAL_FIELDS = ("clip", "scale", "layers", "inputs", "alphabet")
 POINT_COUNT_FIELDS = ("points", "levels")
-
-
-class RequestRefused(HushbitError):
-    """The client's policy does not allow a request; nothing was charged or sent."""
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,14 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
-
 from hushbit.checks import check_delta, check_int, check_positive
 from hushbit.errors import BudgetSpent, InvalidInput
 from hushbit.flower.description_limits import (
     MIN_LENGTH,
     DescriptionLimits,
-    RequestRefused,
     nested_name,
 )
+from hushbit.flower.refusals import RequestRefused
 from hushbit.lattice.quantizer import ROUNDINGS
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.guarantee import Guarantee
@@ -60,7 +58,8 @@ class Policy:
     metric_replies_per_day  largest number of replies with metrics in 24 hours
     answer_after_seconds    time from the arrival of a request to its reply; training that takes
                             longer is abandoned. None: reply when training ends
-    simulation              send an error reply if the app fails; for public data only
+    simulation              a simulated user without private data: failures of the app are sent, and
+                            all metrics; refused outside of Flower's simulation engine
     user                    name of the user in the ledger
     """
 
@@ -212,19 +211,6 @@ class Policy:
             once=True,
             per_day=self.requests_per_day,
         )
-
-
-def node_policy(context: Context) -> Policy:
-    """The policy in the file that the node configuration names: hushbit-policy="PATH".
-
-    The configuration of the run is not used, because it comes from the person who starts the run.
-    """
-    path = context.node_config.get(POLICY_KEY)
-    if not isinstance(path, str):
-        raise RequestRefused(
-            f"this node has no policy: start it with --node-config '{POLICY_KEY}=\"PATH\"'"
-        )
-    return Policy.load(path)
 
 
 def list_of_names(name: str, value: Any) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ batch count) keep the server's value. The ConfigRecord of a train message contai
 reply contains the bytes of the ballot.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -26,6 +27,12 @@ NONNEGATIVE_PATTERN = "*running_var"
 MECHANISM_KEY, USER_KEY, FROZEN_KEY = "hushbit-mechanism", "hushbit-key", "hushbit-frozen"
 BALLOT_RECORD, BALLOT_ARRAY = "ballot", "bits"
 BALLOT_STYPE = "hushbit.ballot"
+PULL_SECONDS = 10.0
+"""A request to train lives this much longer than its round.
+
+The server can so receive a reply that arrives at the end of the round. Clients refuse a request
+that has no more than this left.
+"""
 MAX_DESCRIPTION_LENGTH = 10_000  # characters
 MAX_PATTERNS = 256  # largest number of patterns of frozen arrays, and of characters in each
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
@@ -42,15 +49,23 @@ class ArraySlot:
 
 
 def numpy_arrays(record: ArrayRecord) -> Arrays:
-    """Copies of all arrays in a record; refuses anything but arrays of numbers."""
+    """Copies of all arrays in a record, bfloat16 as float32; refuses all but numbers."""
     found: Arrays = {}
     for name, array in record.items():
         try:
-            found[str(name)] = np.array(array.numpy())
+            found[str(name)] = _numbers(array)
         except Exception as error:
             raise InvalidInput(f"array {name!r} cannot be read: {type(error).__name__}") from error
         if found[str(name)].dtype.kind not in "fiub":
             raise InvalidInput(f"array {name!r} has no numbers: {found[str(name)].dtype.name}")
+    return found
+
+
+def _numbers(array: Array) -> NDArray[Any]:
+    """A copy of an array. NumPy has no bfloat16, the upper half of float32: it is widened."""
+    found = np.array(array.numpy())
+    if array.dtype == "bfloat16" or found.dtype.name == "bfloat16":
+        return (found.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return found
 
 
@@ -93,7 +108,12 @@ def dimension(slots: Sequence[ArraySlot]) -> int:
 
 
 def flat_update(slots: Sequence[ArraySlot], before: Arrays, after: Arrays) -> NDArray[np.floating]:
-    """after - before as one vector; float32 if all arrays are float32, else float64."""
+    """after - before as one vector; float32 if all arrays are float32, else float64.
+
+    A NumPyClient returns arrays without names, which Flower numbers; they are taken in order.
+    """
+    if list(after) == [str(number) for number in range(len(before))]:
+        after = dict(zip(before, after.values(), strict=True))
     for slot in slots:
         found = after.get(slot.name)
         if found is None or found.shape != slot.shape or found.dtype.name not in FLOAT_TYPES:
@@ -140,8 +160,8 @@ class Request:
 def request_entries(text: str, key: UserKey, frozen: Sequence[str]) -> dict[str, Any]:
     """A request as entries of the ConfigRecord of a train message."""
     entries: dict[str, Any] = {MECHANISM_KEY: text, USER_KEY: key.to_bytes()}
-    if frozen:  # count_bytes of Flower fails for an empty list
-        entries[FROZEN_KEY] = list(frozen)
+    if frozen:  # as text, because Flower accepts no list in the configuration of a NumPyClient
+        entries[FROZEN_KEY] = json.dumps(list(frozen))
     return entries
 
 
@@ -156,24 +176,34 @@ def read_request(content: RecordDict) -> Request:
             "must use HushbitStrategy"
         )
     config: ConfigRecord = found[0]
-    text, key, frozen = config[MECHANISM_KEY], config.get(USER_KEY), config.get(FROZEN_KEY, [])
+    text, key = config[MECHANISM_KEY], config.get(USER_KEY)
     if not isinstance(text, str) or len(text) > MAX_DESCRIPTION_LENGTH:
         raise InvalidInput(
             f"a mechanism must be JSON text of at most {MAX_DESCRIPTION_LENGTH} characters"
         )
-    if (
-        not isinstance(frozen, list)
-        or len(frozen) > MAX_PATTERNS
-        or not all(isinstance(name, str) and len(name) <= MAX_PATTERNS for name in frozen)
-    ):
-        raise InvalidInput(
-            f"frozen must be a list of at most {MAX_PATTERNS} name patterns of at most "
-            f"{MAX_PATTERNS} characters"
-        )
     if not isinstance(key, bytes):
         raise InvalidInput("the request contains no user key")
-    names = tuple(str(name) for name in frozen)
-    return Request(description_from_text(text), UserKey.from_bytes(key), names)
+    frozen = _frozen_patterns(config.get(FROZEN_KEY, "[]"))
+    return Request(description_from_text(text), UserKey.from_bytes(key), frozen)
+
+
+def _frozen_patterns(text: Any) -> tuple[str, ...]:
+    """The name patterns in JSON text."""
+    longest = MAX_PATTERNS * (MAX_PATTERNS + 4)
+    try:
+        found = json.loads(text) if isinstance(text, str) and len(text) <= longest else None
+    except (ValueError, RecursionError):
+        found = None
+    if (
+        not isinstance(found, list)
+        or len(found) > MAX_PATTERNS
+        or not all(isinstance(name, str) and len(name) <= MAX_PATTERNS for name in found)
+    ):
+        raise InvalidInput(
+            f"frozen must be a JSON list of at most {MAX_PATTERNS} name patterns of at most "
+            f"{MAX_PATTERNS} characters"
+        )
+    return tuple(found)
 
 
 def ballot_record(ballot: Ballot, key: UserKey) -> ArrayRecord:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
-from flwr.supercore import log
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.flower.logger import log
 from hushbit.flower.records import Arrays, array_record, numpy_arrays
 
 UNSAVED_ATTRIBUTES = ("current_arrays",)
@@ -39,10 +39,17 @@ class ServerOptimizer:
     def __init__(self, strategy: FedAvg) -> None:
         if type(strategy) not in PARAMETERS:
             names = ", ".join(kind.__name__ for kind in PARAMETERS)
-            raise InvalidInput(
+            text = (
                 f"optimizer must be one of Flower's {names}; got {type(strategy).__name__}, whose "
                 "sampling and aggregation would be ignored"
             )
+            if isinstance(strategy, FedProx):
+                text += (
+                    ". FedProx changes only the training of the clients: use FedAvg, and send its "
+                    "parameter with start(..., train_config=ConfigRecord({'proximal-mu': "
+                    f"{strategy.proximal_mu}}}))"
+                )
+            raise InvalidInput(text)
         default = FedAvg()
         for name in METRIC_AGGREGATORS:
             if getattr(strategy, name) is not getattr(default, name):
@@ -72,9 +79,14 @@ class ServerOptimizer:
         }
 
     def content(self, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
-        """The content of a message to a user, with the record keys of the optimizer."""
+        """The content of a train message to a user, with the record keys of the optimizer."""
         keys = self.strategy.arrayrecord_key, self.strategy.configrecord_key
         return RecordDict({keys[0]: arrays, keys[1]: config})
+
+    def evaluate_content(self, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
+        """The content of an evaluate message; the records of a NumPyClient have other keys then."""
+        made = self.content(arrays, config)
+        return RecordDict({key.replace("fitins.", "evaluateins."): made[key] for key in made})
 
     def step(self, round: int, before: Arrays, mean_model: Arrays, grid: Grid) -> Arrays:
         """The next model, from the current model and the mean of the users' models."""

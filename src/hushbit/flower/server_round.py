@@ -10,17 +10,32 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp import Grid
-from flwr.supercore import log
 
 from hushbit.checks import check_int, check_positive
 from hushbit.errors import HushbitError, RefusedBallot
-from hushbit.flower.client import one_line
-from hushbit.flower.records import Arrays, ArraySlot, read_ballot, records, request_entries
+from hushbit.flower.logger import log
+from hushbit.flower.records import (
+    PULL_SECONDS,
+    Arrays,
+    ArraySlot,
+    read_ballot,
+    records,
+    request_entries,
+)
+from hushbit.flower.refusals import cause_of, one_line
 from hushbit.mechanism import Mechanism
 from hushbit.registry import description_text
 from hushbit.tally.estimate import Estimate
@@ -29,6 +44,8 @@ from hushbit.wire.ballot import HEADER_BYTES, MAC_BYTES
 from hushbit.wire.keys import RoundKey
 
 MAX_METRICS = 32
+MAX_TEXTS = 32
+REPORTED_TEXTS = 5
 REPLIES_PER_PULL = 8
 POLL_SECONDS = 0.2
 MAX_POLL_SECONDS = 2.0
@@ -65,8 +82,6 @@ def replies(grid: Grid, sent: Collection[str], deadline: float) -> Iterator[Mess
             break
         pause = POLL_SECONDS if answered else min(1.5 * pause, MAX_POLL_SECONDS)
         time.sleep(min(pause, left))
-    if waiting:
-        log(WARNING, "hushbit: %d users did not reply before the deadline", len(waiting))
 
 
 def sample_nodes(
@@ -144,16 +159,27 @@ class MetricMeans:
 
 
 class RoundCount:
-    """The tally of a round, the number of refused replies by reason, and the users' metrics.
+    """The tally of a round, what happened to all other requests, and the users' metrics.
 
     `users` gives the user to whom each message of this round was sent, by message id. A reply
-    counts only for the user of its message, whatever the ballot states.
+    counts only for the user of its message, whatever the ballot states. Every request is accepted,
+    refused, lost or unanswered.
+
+    refused    number of requests by reason: the cause that the client states (nothing was charged),
+               or why the server refuses the ballot
+    lost       requests for which Flower reports an error, such as a node that is gone; their
+               ballots may have been charged
+    late       ballots of earlier rounds that arrived in this round
+    duplicate  further replies to a request that was answered
+    texts      number of refused and lost requests by the text that states why
     """
 
     def __init__(self, tally: Tally, users: Mapping[str, int]) -> None:
         self.tally = tally
         self.users = users
         self.refused: Counter[str] = Counter()
+        self.lost = self.late = self.duplicate = 0
+        self.texts: Counter[str] = Counter()
         self.bytes_up = 0
         self.answered: set[str] = set()
         self.metrics = MetricMeans()
@@ -165,29 +191,45 @@ class RoundCount:
         return self.tally.count
 
     def add(self, reply: Message) -> None:
-        """Count one reply, or log why it is refused."""
-        try:
-            self._add(reply)
-        except RefusedBallot as error:
-            self.refused[error.reason] += 1
-            log(WARNING, "hushbit: refused a reply (%s): %s", error.reason, one_line(error))
-
-    def _add(self, reply: Message) -> None:
+        """Count one reply, or why it is not counted."""
         message = reply.metadata.reply_to_message_id
         if message not in self.users:
-            raise RefusedBallot("late", "the reply belongs to no message of this round")
-        if message in self.answered:
-            raise RefusedBallot("duplicate", "the message has been answered already")
-        self.answered.add(message)
-        user = self.users[message]
-        if reply.has_error():
-            raise RefusedBallot("error", f"user {user}: {reply.error.reason}")
-        ballot = read_ballot(reply.content, self._ballot_bytes)
-        if ballot.user != user:
-            raise RefusedBallot("forged", f"user {user} sent a ballot of user {ballot.user}")
-        self.tally.add(ballot)
+            self.late += not reply.has_error()
+        elif message in self.answered:
+            self.duplicate += 1
+        else:
+            self.answered.add(message)
+            if reply.has_error():
+                self._add_error(reply.error)
+            else:
+                self._add_ballot(reply.content, self.users[message])
+
+    def _add_error(self, error: Error) -> None:
+        cause = cause_of(error)
+        if cause is None:
+            self.lost += 1
+            self._add_text(f"lost: Flower reports error {error.code}: {error.reason}")
+        else:
+            self.refused[cause] += 1
+            self._add_text(error.reason)
+
+    def _add_ballot(self, content: RecordDict, user: int) -> None:
+        try:
+            ballot = read_ballot(content, self._ballot_bytes)
+            if ballot.user != user:
+                raise RefusedBallot("forged", "the ballot names another user")
+            self.tally.add(ballot)
+        except RefusedBallot as error:
+            self.refused[error.reason] += 1
+            self._add_text(f"{error.reason}: {error}")
+            return
         self.bytes_up += self._ballot_bytes
-        self.metrics.add(reply.content)
+        self.metrics.add(content)
+
+    def _add_text(self, text: str) -> None:
+        """Count a text; clients write some of them, so their number and length are limited."""
+        text = one_line(text)
+        self.texts[text if text in self.texts or len(self.texts) < MAX_TEXTS else "others"] += 1
 
 
 @dataclass
@@ -217,7 +259,7 @@ class OpenRound:
         frozen: tuple[str, ...],
         content: Callable[[ArrayRecord, ConfigRecord], RecordDict],
     ) -> Iterator[Message]:
-        """The requests to all users, built one by one; they expire with the round."""
+        """The requests to all users, built one by one; they live PULL_SECONDS after the round."""
         text = description_text(self.mechanism)
         for node, user in self.nodes.items():
             entries = request_entries(text, self.key.user(user), frozen)
@@ -227,7 +269,8 @@ class OpenRound:
             if left <= 0:
                 break
             self.bytes_down += arrays.count_bytes() + own.count_bytes()
-            yield Message(content(arrays, own), node, MessageType.TRAIN, ttl=left)
+            ttl = left + PULL_SECONDS
+            yield Message(content(arrays, own), node, MessageType.TRAIN, ttl=ttl)
 
     def record_sent(self, messages: Mapping[str, int]) -> None:
         """Record the destination node of each accepted message."""
@@ -269,15 +312,42 @@ def privacy_metrics(mechanism: Mechanism, rounds: int, delta: float) -> dict[str
 
 
 def vote_metrics(count: RoundCount, asked: int) -> dict[str, Any]:
-    """The numbers of requests, of accepted, refused and missing replies, and the users' metrics."""
+    """What happened to the requests of a round, and the means of the users' metrics.
+
+    asked = accepted + refused + lost + unanswered
+    """
     reasons = {f"refused_{reason}": number for reason, number in sorted(count.refused.items())}
     means = {f"users_{name}": value for name, value in count.metrics.means().items()}
     return {
         "asked": asked,
         "accepted": count.accepted,
         "refused": sum(count.refused.values()),
+        "lost": count.lost,
         "unanswered": asked - len(count.answered),
+        "late": count.late,
+        "duplicate": count.duplicate,
         "bytes_up": count.bytes_up,
         **reasons,
         **means,
     }
+
+
+def round_line(metrics: Mapping[str, Any]) -> str:
+    """The result of a round in one line, for the log; the metrics of the run have everything."""
+    text = (
+        f"{metrics['accepted']} of {metrics['asked']} ballots accepted ({metrics['refused']} "
+        f"refused, {metrics['lost']} lost, {metrics['unanswered']} unanswered), "
+        f"{metrics['late']} late"
+    )
+    if "snr_estimate_db" in metrics:
+        text += f", SNR {metrics['snr_estimate_db']:.1f} dB"
+    tests = [(name, value) for name, value in metrics.items() if name.startswith("test_")]
+    return text + "".join(f", {name} {value:.4g}" for name, value in tests)
+
+
+def failure_report(texts: Mapping[str, int], unanswered: int) -> str:
+    """Why requests brought no ballot: the most frequent texts with their counts, in one line."""
+    found = Counter(texts)
+    if unanswered:
+        found["no reply before the deadline"] += unanswered
+    return "; ".join(f"{number} x {text}" for text, number in found.most_common(REPORTED_TEXTS))

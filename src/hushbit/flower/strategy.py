@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from logging import INFO, WARNING
@@ -12,11 +13,13 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
-from flwr.supercore import log
 
+from hushbit.budget import Budget, honest_voters
 from hushbit.checks import check_delta, check_int, check_positive
-from hushbit.errors import DamagedFile, InvalidInput
+from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.flower.logger import log
 from hushbit.flower.policy import list_of_names
+from hushbit.flower.privacy_choice import PrivacyChoice
 from hushbit.flower.records import (
     Arrays,
     apply_update,
@@ -29,15 +32,17 @@ from hushbit.flower.server_optimizer import ServerOptimizer
 from hushbit.flower.server_round import (
     MetricMeans,
     OpenRound,
+    RoundCount,
+    failure_report,
     privacy_metrics,
     replies,
+    round_line,
     sample_nodes,
     send_all,
     snr_estimate_db,
     vote_metrics,
 )
 from hushbit.mechanism import Mechanism
-from hushbit.registry import mechanism_by_name
 from hushbit.store.run_folder import Checkpoint, RunFolder, software_versions, to_json
 from hushbit.wire.keys import RoundKey
 
@@ -47,66 +52,109 @@ RUN_BYTES = 16
 RECORDED_PACKAGES = ("hushbit", "flwr", "numpy", "numba")
 
 
+class ModelUnchanged(HushbitError):
+    """No round of a run changed the model; `result` holds the metrics of its rounds."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
+
+
 class HushbitStrategy(Strategy):
     """Requests private ballots from sampled users and updates the model with the decoded mean.
 
+    How updates are encoded follows from a budget:
+
+    budget            the most that one user may reveal; epsilon per bit, radius and rotation follow
+    rounds            rounds of a run; required for a budget per run
+    honest            voters in each tally whose coins stay secret, as a number or (a float) as a
+                      share of `users_per_round`; required for a budget against the model
+    clip              l2 norm to which updates are scaled down; None to let private norm votes
+                      choose it in every round (`AutoCPA`)
+
+    Experts give a mechanism instead of a budget:
+
     mechanism         a Mechanism, or a name ("cpa", "laplace", …) with its parameters as options
-    secret            32 bytes from which all keys are derived, see `load_secret`; keep them
-    delta             delta of the reported (epsilon, delta) guarantees
-    quorum            smallest number of accepted ballots that updates the model
+    delta             delta of the reported guarantees; by default that of the budget
+
+    Rounds:
+
+    quorum            smallest number of accepted ballots that updates the model; by default the
+                      number of honest voters, and never less for a budget against the model
     deadline_seconds  longest duration of a round, which ends early when all users have replied
     users_per_round   number of sampled users; None for all
     optimizer         FedAvg, FedAvgM, FedAdam, FedYogi or FedAdagrad; its sampling is ignored
     users             user number of each node id; None to use the node id
     frozen            name patterns of arrays that are not encoded and keep the server's value
     folder            run folder: metrics, summary, and the checkpoint from which a run resumes
+    secret            32 bytes from which all keys are derived, see `load_secret`; required with a
+                      folder, because a resumed run needs the same secret
     evaluate_users    also request evaluations; the guarantee does not cover their metrics
     """
 
     def __init__(
         self,
-        mechanism: Mechanism | str,
+        mechanism: Mechanism | str | None = None,
         *,
-        secret: bytes,
-        delta: float,
-        quorum: int,
-        deadline_seconds: float,
+        budget: Budget | None = None,
+        rounds: int | None = None,
+        honest: float | None = None,
+        clip: float | None = None,
+        delta: float | None = None,
+        quorum: int | None = None,
+        deadline_seconds: float = 3600.0,
         users_per_round: int | None = None,
         optimizer: FedAvg | None = None,
         users: Mapping[int, int] | None = None,
         frozen: Sequence[str] = (),
         folder: str | Path | None = None,
+        secret: bytes | None = None,
         evaluate_users: bool = False,
         **options: Any,
     ) -> None:
-        named = isinstance(mechanism, str)
-        if not isinstance(mechanism, Mechanism | str) or (options and not named):
-            raise InvalidInput(
-                f"mechanism must be a Mechanism without options, or a name with options; got "
-                f"{type(mechanism).__name__} and {sorted(options)}"
-            )
-        self.secret = RoundKey(secret, 0).secret
-        self.delta = check_delta(delta, zero=False)
-        self.quorum = check_int("quorum", quorum, 1)
-        self.deadline_seconds = check_positive("deadline_seconds", deadline_seconds)
+        voters = honest_voters(honest, users_per_round)
+        least = 1 if voters is None else voters
+        if quorum is None and voters is None:
+            raise InvalidInput("quorum is missing: the smallest number of ballots of a round")
+        self.quorum = check_int("quorum", least if quorum is None else quorum, least)
         self.users_per_round = users_per_round
         if users_per_round is not None:
             self.users_per_round = check_int("users_per_round", users_per_round, self.quorum)
+        self.privacy = PrivacyChoice(
+            mechanism,
+            options,
+            budget,
+            rounds,
+            voters,
+            clip,
+            users=self.users_per_round or self.quorum,
+        )
+        if delta is None and budget is not None and budget.delta:
+            delta = budget.delta
+        self.delta = check_delta(delta, zero=False)
+        self.deadline_seconds = check_positive("deadline_seconds", deadline_seconds)
         if users is not None and len(set(users.values())) < len(users):
             raise InvalidInput("two nodes have the same user number: give each node its own")
         self.users = None if users is None else dict(users)
         self.frozen = list_of_names("frozen", frozen)
         self.optimizer = ServerOptimizer(FedAvg() if optimizer is None else optimizer)
+        if folder is not None and secret is None:
+            raise InvalidInput(
+                "a run folder needs a secret that is kept: secret=load_secret('secret.key')"
+            )
+        self.secret = RoundKey(secrets.token_bytes(32) if secret is None else secret, 0).secret
         self.folder = None if folder is None else RunFolder(folder, CONFIG_FILE)
         self.evaluate_users = evaluate_users
-        self._mechanism, self._options = mechanism, options
+        self._mechanism: Mechanism | None = None
         self._run = secrets.token_bytes(RUN_BYTES)
         self._round: OpenRound | None = None
         self._grid: Grid | None = None
+        self._unanswered: set[str] = set()
+        self._failures: Counter[str] = Counter()
 
     def summary(self) -> None:
-        """Log mechanism, quorum, deadline and optimizer."""
-        log(INFO, "\t├──> hushbit: %s", self._mechanism)
+        """Log budget or mechanism, quorum, deadline and optimizer."""
+        log(INFO, "\t├──> hushbit: %s", self.privacy)
         log(INFO, "\t├──> quorum %d, deadline %g s", self.quorum, self.deadline_seconds)
         log(INFO, "\t└──> server optimizer: %s", type(self.optimizer.strategy).__name__)
 
@@ -125,6 +173,7 @@ class HushbitStrategy(Strategy):
         `timeout` is ignored: `deadline_seconds` limits every round.
         """
         self.summary()
+        self.privacy.check_rounds(num_rounds)
         # A resumed run has new keys, so that users answer an interrupted round again.
         self._run = secrets.token_bytes(RUN_BYTES)
         with nullcontext() if self.folder is None else self.folder.locked():
@@ -148,11 +197,17 @@ class HushbitStrategy(Strategy):
     ) -> Result:
         result = Result()
         result.arrays, first = self._begin(initial_arrays)
+        log(
+            INFO,
+            "hushbit: %s",
+            self.privacy.statement(self._require_mechanism(), num_rounds, self.delta),
+        )
         if evaluate_fn is not None and first == 1:
             _evaluate(0, result, evaluate_fn)
+        history: list[dict[str, Any]] = []
         for number in range(first, num_rounds + 1):
             log(INFO, "[ROUND %d/%d]", number, num_rounds)
-            requests = self.configure_train(number, result.arrays, train_config, grid)
+            requests = self._open_round(number, result.arrays, train_config, grid)
             made, train_metrics = self.aggregate_train(number, self._exchange(grid, requests))
             result.arrays = result.arrays if made is None else made
             metrics: dict[str, Any] = dict(train_metrics or {})
@@ -161,23 +216,40 @@ class HushbitStrategy(Strategy):
                 self._evaluate_users(number, result, evaluate_config, grid)
             if evaluate_fn is not None:
                 metrics |= _evaluate(number, result, evaluate_fn)
-            log(INFO, "hushbit: %s", metrics)
+            log(INFO, "hushbit: %s", round_line(metrics))
+            history.append(metrics)
             if self.folder is not None:
-                groups = {"model": numpy_arrays(result.arrays), "optimizer": self.optimizer.state()}
+                groups = {
+                    "model": numpy_arrays(result.arrays),
+                    "optimizer": self.optimizer.state(),
+                    "tuning": self._require_mechanism().state,
+                }
                 self.folder.save({"round": number, **metrics}, groups)
         if self.folder is not None:
-            rows = self.folder.rows()
-            self.folder.finish({"rounds": len(rows), **(rows[-1] if rows else {})})
+            history = self.folder.rows()
+            self.folder.finish({"rounds": len(history), **(history[-1] if history else {})})
+        if history and not any(row["model_updated"] for row in history):
+            raise ModelUnchanged(
+                f"the model never changed in {len(history)} rounds: no round reached the quorum of "
+                f"{self.quorum} ballots. Requests without a ballot: "
+                f"{failure_report(self._failures, 0) or 'none; too few nodes were connected'}",
+                result,
+            )
         return result
 
     def _begin(self, initial: ArrayRecord) -> tuple[ArrayRecord, int]:
         """The initial model, and the number of the first round to run."""
         before = numpy_arrays(initial)
-        mechanism = self._sized(dimension(encoded_layout(before, self.frozen)))
+        first = self.privacy.build(dimension(encoded_layout(before, self.frozen)))
+        self._mechanism = first
+        # As the server reads it: the first round sends the same types as all others.
+        initial = array_record(before)
         if self.folder is None:
             return initial, 1
         config = {
-            "mechanism": mechanism.description,
+            "mechanism": first.description,
+            "budget": None if self.privacy.budget is None else str(self.privacy),
+            "rounds": self.privacy.rounds,
             "key": RoundKey(self.secret, 0).key_id.hex(),
             "optimizer": self.optimizer.settings,
             "model": {name: list(array.shape) for name, array in before.items()},
@@ -188,18 +260,9 @@ class HushbitStrategy(Strategy):
             return initial, 1
         log(INFO, "hushbit: resuming after round %d", checkpoint.round)
         self.optimizer.restore(checkpoint.groups.get("optimizer", {}))
+        self._mechanism = first.with_state(checkpoint.groups.get("tuning", {}))
         model = {name: checkpoint.groups["model"][name] for name in before}
         return array_record(model), checkpoint.round + 1
-
-    def _sized(self, dim: int) -> Mechanism:
-        """The mechanism for this number of entries; a mechanism given by name is built here."""
-        if isinstance(self._mechanism, str):
-            self._mechanism = mechanism_by_name(self._mechanism, dim, **self._options)
-        if self._mechanism.dim != dim:
-            raise InvalidInput(
-                f"the mechanism encodes {self._mechanism.dim} entries; the model has {dim}"
-            )
-        return self._mechanism
 
     def _sampled(self, grid: Grid, deadline: float) -> dict[int, int]:
         """The user number of each sampled node, from `users` if it was given.
@@ -224,28 +287,49 @@ class HushbitStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterator[Message]:
+        """Refused: the rounds of this strategy are part of its own `start`."""
+        raise InvalidInput(
+            "HushbitStrategy runs its own rounds: call start of this strategy. It cannot be inside "
+            "of another strategy, such as Flower's differential privacy wrappers: its budget is "
+            "the guarantee"
+        )
+
+    def _open_round(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterator[Message]:
         """Sample users, and build the request to each of them, one at a time."""
         begun = time.monotonic()
         deadline = begun + self.deadline_seconds
         before = numpy_arrays(arrays)
         slots = encoded_layout(before, self.frozen)
         # Rounds of keys are counted from 0, those of Flower from 1.
-        key = RoundKey(self.secret, server_round - 1, self._run)
+        key = RoundKey(self.secret, number - 1, self._run)
         nodes = self._sampled(grid, deadline)
         log(INFO, "hushbit: sending requests to %d users", len(nodes))
-        mechanism = self._sized(dimension(slots))
-        self._round = OpenRound(server_round, mechanism, key, before, slots, nodes, begun, deadline)
+        mechanism = self._require_mechanism()
+        self._round = OpenRound(number, mechanism, key, before, slots, nodes, begun, deadline)
         self._grid = grid
         return self._round.requests(arrays, config, self.frozen, self.optimizer.content)
 
+    def _require_mechanism(self) -> Mechanism:
+        if self._mechanism is None:
+            raise InvalidInput("no run was started: call start")
+        return self._mechanism
+
     def _exchange(self, grid: Grid, messages: Iterable[Message]) -> Iterator[Message]:
-        """Send messages, record the user of each, and yield replies as they arrive."""
+        """Send messages, record the user of each, and yield replies as they arrive.
+
+        Replies to earlier rounds come first, so that late ballots are counted as such.
+        """
         current = self._round
-        if current is None:
-            raise InvalidInput("no round is open: call configure_train first")
+        assert current is not None
         sent = send_all(grid, messages)
         current.record_sent(sent)
-        yield from replies(grid, sent, current.deadline)
+        yield from grid.pull_messages(self._unanswered) if self._unanswered else ()
+        self._unanswered = set(sent)
+        for reply in replies(grid, sent, current.deadline):
+            self._unanswered.discard(reply.metadata.reply_to_message_id)
+            yield reply
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -253,10 +337,11 @@ class HushbitStrategy(Strategy):
         """Count the ballots as they arrive, decode their mean and apply the optimizer."""
         current = self._round
         if current is None or self._grid is None or current.number != server_round:
-            raise InvalidInput(f"round {server_round} is not open: call configure_train first")
+            raise InvalidInput(f"round {server_round} is not open: call start")
         count = current.count(replies)
         metrics = vote_metrics(count, len(current.nodes)) | {"bytes_down": current.bytes_down}
         metrics |= privacy_metrics(current.mechanism, server_round, self.delta)
+        self._report_failures(count, metrics["unanswered"])
         made: ArrayRecord | None = None
         if count.accepted >= self.quorum:
             estimate = current.mechanism.estimate(count.tally)
@@ -266,18 +351,32 @@ class HushbitStrategy(Strategy):
             mean_model = apply_update(current.slots, before, estimate.mean)
             after = self.optimizer.step(server_round, before, mean_model, self._grid)
             made = array_record(current.before | after)
-        else:
+            self._mechanism = current.mechanism.next_round(count.tally)
+        metrics |= {
+            "model_updated": int(made is not None),
+            "seconds": time.monotonic() - current.begun,
+        }
+        return made, MetricRecord(metrics)
+
+    def _report_failures(self, count: RoundCount, unanswered: int) -> None:
+        """Log why requests brought no ballot, and whether the model changes."""
+        self._failures += count.texts
+        if unanswered:
+            self._failures["no reply before the deadline"] += unanswered
+        if count.texts or unanswered:
+            log(
+                WARNING,
+                "hushbit: %d ballots accepted; requests without a ballot: %s",
+                count.accepted,
+                failure_report(count.texts, unanswered),
+            )
+        if count.accepted < self.quorum:
             log(
                 WARNING,
                 "hushbit: %d ballots are below the quorum of %d; the model does not change",
                 count.accepted,
                 self.quorum,
             )
-        metrics |= {
-            "model_updated": int(made is not None),
-            "seconds": time.monotonic() - current.begun,
-        }
-        return made, MetricRecord(metrics)
 
     def _evaluate_users(
         self, number: int, result: Result, config: ConfigRecord, grid: Grid
@@ -296,7 +395,7 @@ class HushbitStrategy(Strategy):
             return
         own = ConfigRecord({**config, "server-round": server_round})
         for node in self._round.nodes:
-            content = self.optimizer.content(arrays, own)
+            content = self.optimizer.evaluate_content(arrays, own)
             yield Message(content, node, MessageType.EVALUATE, ttl=self.deadline_seconds)
 
     def aggregate_evaluate(

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 
 from hushbit.flower.client import HushbitMod
-from hushbit.flower.policy import node_policy
+from hushbit.flower.node_policy import node_policy
 
 app = ClientApp(mods=[HushbitMod(node_policy)])
 
