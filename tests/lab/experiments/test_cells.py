@@ -14,11 +14,9 @@ from hushbit.lab.experiments.cells import (
     run_cells,
     run_outcome,
 )
-from hushbit.lab.experiments.comparison import JOPEQ_TRIED, at_rates, nearest
 from hushbit.lab.experiments.experiment import (
     TUNING_SEED,
     ExperimentRunner,
-    Series,
     best_settings,
     candidates,
 )
@@ -145,62 +143,6 @@ def test_best_takes_accuracy_first_and_the_less_noisy_of_equals():
     assert choose((84.8, 9), (85, 1), (70, 99)) == 0.1
     assert choose((84.4, 9), (85, 1), (70, 99)) == 0.2
     assert choose((85, None), (85, None), (85, None)) == 0.1
-
-
-def test_of_unknown_settings_the_nearest_is_shown_and_all_are_listed(tmp_path, monkeypatch):
-    found = {1.0: (80.0, 4.0), 0.1: (84.0, 9.5), 0.2: (70.0, 10.0)}
-
-    def compute(settings, folder, data):
-        accuracy, ratio = found[settings.local_rate]
-        return dataclasses.replace(OUTCOME, snr_authors_db=ratio, accuracy=accuracy)
-
-    monkeypatch.setattr(store, "compute", compute)
-    series = [Series("CPA", "authors", SMALL, {"users": 8})]
-    wanted = {"accuracy": 85.0, "snr_authors_db": 10.0}
-    lab = ExperimentRunner(tmp_path, (1,))
-    sides, notes, tried = nearest(
-        lab, series, lambda *_: wanted, lambda one: at_rates(one, 1.0, 0.1, 0.2)
-    )
-    assert not tried
-    assert [one.settings.local_rate for one, _ in sides.pairs] == [0.1]
-    assert sides.pairs[0][1][0].accuracy == 84.0
-    assert all(f"rate {rate:g}:" in notes[0] for rate in found)
-    assert "published 85.0 %, 10.00 dB; shown is rate 0.1" in notes[0]
-
-
-def test_all_that_jopeq_could_be_is_shown_beside_the_published_figures(tmp_path, monkeypatch):
-    def compute(settings, folder, data):
-        accuracy = 64.0 if (settings.rate, settings.radius) == (1.0, 1.0) else 80.0
-        return dataclasses.replace(OUTCOME, accuracy=accuracy, snr_authors_db=-40.0)
-
-    monkeypatch.setattr(store, "compute", compute)
-    settings = dataclasses.replace(SMALL, mechanism="jopeq", preset="authors")
-    series = [Series("JoPEQ", "authors", settings, {"users": 8})]
-    wanted = {"accuracy": 65.0, "snr_authors_db": -20.0}
-    sides, _, tried = nearest(ExperimentRunner(tmp_path, (1,)), series, lambda *_: wanted)
-    assert sides.pairs[0][1][0].accuracy == 64.0
-    for metric, was in (("accuracy_tried", 65.0), ("snr_tried", -20.0)):
-        shown = [cell for cell in tried if cell.metric == metric]
-        places = {(cell.where["rate"], cell.where["radius"]) for cell in shown}
-        assert places == set(JOPEQ_TRIED)
-        assert {cell.mean for cell in shown if cell.variant == "published"} == {was}
-
-
-def test_larger_models_are_scanned_with_one_seed_and_shown_with_all(tmp_path, monkeypatch):
-    run = []
-
-    def compute(settings, folder, data):
-        run.append((settings.local_rate, settings.seed))
-        return dataclasses.replace(OUTCOME, accuracy=100 * settings.local_rate)
-
-    monkeypatch.setattr(store, "compute", compute)
-    series = [Series("CPA", "authors", dataclasses.replace(SMALL, model="mlp"), {"users": 8})]
-    lab = ExperimentRunner(tmp_path, (1, 2, 3))
-    sides, *_ = nearest(
-        lab, series, lambda *_: {"accuracy": 50.0}, lambda one: at_rates(one, 0.1, 0.5)
-    )
-    assert len(sides.pairs[0][1]) == 3
-    assert sorted(set(run)) == [(0.1, 1), (0.5, 1), (0.5, 2), (0.5, 3)]
 
 
 def test_tuning_takes_the_mean_of_its_seeds(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hushbit.lab.experiments import central
-from hushbit.lab.experiments.central import CPA, FEDAVG, GAUSSIAN, PLACES, BudgetPlace
+from hushbit.lab.experiments.central import CPA, FEDAVG, GAUSSIAN, PLACES, TUNING_SEEDS, BudgetPlace
 from hushbit.lab.experiments.experiment import stated_cell
 from hushbit.lab.experiments.reproduce import EXPERIMENTS, DryRunner
 from hushbit.registry import BY_NAME
@@ -58,5 +58,5 @@ def test_the_quick_form_plans_its_cells(monkeypatch) -> None:
     runner = DryRunner(Path("nowhere"), (1, 2), quick=True)
     found = EXPERIMENTS["central"].find(runner)
     # Four rates of FedAvg are tuned; then two schemes at two budgets, and FedAvg, for two seeds.
-    assert len(runner.missing) == 4 + 2 * (2 * 2 + 1)
+    assert len(runner.missing) == 6 * TUNING_SEEDS + 2 * (2 * 2 + 1)
     assert {cell.scheme for cell in found.cells} == {CPA, GAUSSIAN, FEDAVG}

@@ -14,8 +14,11 @@ RESULTS = Path(__file__).parents[3] / "results"
 MADE_OF_CELLS = [
     name
     for name, one in EXPERIMENTS.items()
-    if (one.by_cells or name == "robustness") and (RESULTS / name).is_dir()
+    if (one.by_cells or name == "robustness")
+    and (RESULTS / name).is_dir()
+    and read_result(RESULTS / name).rule == one.rule
 ]
+"""Results that are older than the rule of their experiment confirm no claim."""
 
 
 @dataclass(frozen=True, eq=False)

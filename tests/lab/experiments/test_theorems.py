@@ -14,10 +14,10 @@ from hushbit.lab.experiments.theorems import (
     BOX,
     COVERED_SPREADS,
     EPSILON,
-    QUADRATIC_DIM,
-    START,
     Convexity,
     Quadratic,
+    Theorem2Case,
+    _theorem2_cells,
     allocations,
     allocations_per_bit,
     convergence_bound,
@@ -32,7 +32,7 @@ from hushbit.lab.experiments.theorems import (
     step_size,
 )
 
-ROUNDS = 200
+ROUNDS, DIM = 200, 16
 SHAPES = [("Z", 2), ("Z", 4), ("A2", 4), ("D4", 8)]
 
 
@@ -78,17 +78,23 @@ def test_the_published_bound_breaks_for_the_decoder_as_written():
 @pytest.mark.parametrize("steps", [1, 3])
 def test_suboptimality_stays_below_the_bound_and_decays(steps):
     problem = Quadratic.draw(20, 2)
-    constants = problem.constants(START)
+    constants = problem.constants(problem.start)
     runs, plain = (
-        np.mean([run_quadratic(problem, steps, ROUNDS, seed, private) for seed in range(6)], axis=0)
-        for private in (True, False)
+        np.mean(
+            [
+                [made.gap for made in run_quadratic(problem, steps, ROUNDS, seed, decoder)]
+                for seed in range(6)
+            ],
+            axis=0,
+        )
+        for decoder in ("corrected", None)
     )
-    term = corrected_term(hb.CPA(QUADRATIC_DIM, EPSILON, 1.0))
+    term = corrected_term(hb.CPA(DIM, EPSILON, 1.0))
     scale = (steps * problem.max_gradient) ** 2
     for number, gap in enumerate(runs, 1):
         t = number * steps
         bound = convergence_bound(
-            constants, steps=steps, users=20, blocks=QUADRATIC_DIM, scale=scale, term=term, t=t
+            constants, steps=steps, users=20, blocks=DIM, scale=scale, term=term, t=t
         )
         assert gap <= bound
     assert -1.5 < fitted_decay({float(n * steps): gap for n, gap in enumerate(runs, 1)}) < -0.5
@@ -103,8 +109,28 @@ def test_constants_of_the_quadratic_problem():
     own = problem.samples.mean(axis=1)
     minima = [0.5 * np.sum(problem.curvature * (problem.best - mine) ** 2) for mine in own]
     assert constants.gap == pytest.approx(np.mean(minima))
-    worst = np.abs(problem.curvature * (np.full(QUADRATIC_DIM, -BOX) - problem.samples)).max()
+    worst = np.abs(problem.curvature * (np.full(DIM, -BOX) - problem.samples)).max()
     assert worst <= problem.max_gradient
+
+
+def test_one_local_step_has_no_drift_and_several_have():
+    problem, rng = Quadratic.draw(6, 3, 4, 10.0), np.random.default_rng(1)
+    assert problem.curvature.tolist() == pytest.approx([1, 4, 7, 10])
+    updates, drift, noise = problem.local_updates(problem.start, [0.01], rng)
+    assert (updates.shape, drift) == ((6, 4), 0.0)
+    assert noise > 0
+    assert problem.local_updates(problem.start, [0.01, 0.01], rng)[1] > 0
+
+
+def test_cells_of_theorem_2_are_those_that_its_claims_name():
+    case = Theorem2Case(4, 2.0, 2)
+    cells = _theorem2_cells(case, (1, 2), 40)
+    for metric in ("gap", "gradient_noise", "drift"):
+        for scheme in ("CPA", "CPA, decoder as written", "bound as published"):
+            line = [c.x for c in cells if (c.scheme, c.metric) == (scheme, metric)]
+            assert line == case.shown_steps(40)
+    ends = {c.scheme: c.x for c in cells if c.metric == "decay"}
+    assert set(ends.values()) == {80.0}
 
 
 def test_convergence_bound_computed_by_hand():

@@ -14,14 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hushbit.lab.experiments.catalogue import CATALOGUE
+from hushbit.lab.experiments import CATALOGUE
 from hushbit.lab.experiments.cells import CellPool, Outcome, cell_key, run_cells
-from hushbit.lab.experiments.results import Axes, Cell, Check, Metric, PrivacyLine
+from hushbit.lab.experiments.results import RULE, Axes, Cell, Check, Metric, PrivacyLine
 from hushbit.lab.intervals import interval
 from hushbit.lab.sim.settings import Settings
 
 TUNING_SEED = 9_001  # the first tuning seed; the others follow
-TUNING_SEEDS = 3  # of runs that are short
 TIE_POINTS = 0.5  # accuracy differences that 10 000 validation samples cannot resolve
 QUICK_SHARE = 3  # a quick form runs a third of the rounds
 METRIC_LABELS = {
@@ -32,13 +31,14 @@ METRIC_LABELS = {
     "snr_wiener_db": "SNR of the best guess (10 log10, dB)",
     "snr_median_db": "SNR, median over rounds (10 log10, dB)",
     "rmse": "root mean square error of an entry",
-    "accuracy_tried": "test accuracy by what the paper does not tell (%)",
-    "snr_tried": "SNR as published by what the paper does not tell (20 log10, dB)",
     "removed_attackers": "attackers removed (%)",
     "removed_honest": "honest users removed (%)",
     "backdoor": "trigger works (%)",
     "distortion": "E|w_CPA - w_FA|²",
     "gap": "E F(w_t) - F(w*)",
+    "gradient_noise": "variance of the noisy mean gradient (Lemma 2)",
+    "drift": "distance of the users' weights from their mean (Lemma 3)",
+    "decay": "slope of log gap over log t in the last decade",
     "change": "accuracy less that of all of auto, seed by seed (points)",
     "nmse": "NMSE",
     "slope": "slope (1: not shrunken)",
@@ -119,13 +119,6 @@ class Measured:
         }
         return tuple(sorted(lines, key=lambda line: (line.scheme, line.per_bit, line.per_run)))
 
-    @property
-    def tuned(self) -> tuple[str, ...]:
-        """The settings that tuning chose."""
-        return tuple(
-            f"Tuned {chosen_text(one)}" for one, _ in self.pairs if one.variant == "corrected"
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class ExperimentRunner:
@@ -202,6 +195,8 @@ class Experiment:
     group     mnist, cifar, theory, ...; `hushbit reproduce mnist` runs mnist and theory
     seeds     number of seeds of the full form unless the caller gives one
     by_cells  all long computations are cells, so that a dry run can list them
+    rule         RULE where settings are chosen by it; seeds begin at 201 then
+    cpu_minutes  estimated CPU time where it is not that of cells
     """
 
     name: str
@@ -212,6 +207,8 @@ class Experiment:
     group: str
     seeds: int = 3
     by_cells: bool = False
+    rule: str = ""
+    cpu_minutes: float = 0.0
     choices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     quick_notes: tuple[str, ...] = ()
@@ -232,7 +229,7 @@ def experiment(
             return entry
         if entry in SHARED_ENTRIES:
             return filled(SHARED_ENTRIES[entry])
-        return " ".join(entry.format(tuning_seeds=TUNING_SEEDS, **values).split())
+        return " ".join(entry.format(rule_name=RULE, **values).split())
 
     entries = CATALOGUE["experiments"][name].items()
     return Experiment(name, find, **{key: filled(entry) for key, entry in entries})

@@ -7,6 +7,7 @@ runs several that share a pool of workers, `planned_cells` lists the cells they 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
@@ -14,26 +15,24 @@ from hushbit.checks import check_int
 from hushbit.errors import InvalidInput
 from hushbit.kernels.threads import get_threads, set_threads
 from hushbit.lab.experiments import (
+    CATALOGUE,
     auto_accuracy,
     central,
     nmse,
-    paper_curves,
-    paper_tables,
+    paper_runs,
     robustness,
     theorems,
     whole_message,
 )
-from hushbit.lab.experiments.catalogue import CATALOGUE
-from hushbit.lab.experiments.cells import Outcome, cell_key, read_cell
+from hushbit.lab.experiments.cells import Outcome, cell_cost, cell_key, read_cell
 from hushbit.lab.experiments.experiment import Experiment, ExperimentRunner
-from hushbit.lab.experiments.results import Result
+from hushbit.lab.experiments.results import FILE, Result, read_result
 from hushbit.lab.sim.run import PACKAGES
 from hushbit.lab.sim.settings import Settings
 from hushbit.store.run_folder import software_versions
 
 _MODULES = (
-    paper_curves,
-    paper_tables,
+    paper_runs,
     theorems,
     nmse,
     auto_accuracy,
@@ -78,9 +77,34 @@ def planned_cells(jobs: Sequence[tuple[Experiment, ExperimentRunner]]) -> list[S
     return list(missing.values())
 
 
+@dataclass(frozen=True, eq=False)
+class CostRunner(ExperimentRunner):
+    """A runner that runs nothing and collects all cells, stored ones included."""
+
+    asked: set[Settings] = field(default_factory=set)
+
+    def run(self, wanted: Sequence[Settings], step: str = "cells") -> list[Outcome]:
+        """An unknown outcome for each cell."""
+        self.asked.update(wanted)
+        return [UNKNOWN_OUTCOME] * len(wanted)
+
+
+def cpu_hours(experiment: Experiment) -> float | None:
+    """A rough estimate of the full form; None if there is none.
+
+    A search for settings is counted with its first step only: it may take twice as long.
+    """
+    if not experiment.rule:
+        return experiment.cpu_minutes / 60 or None
+    runner = CostRunner(Path(), seeds_for(experiment, False, None))
+    experiment.find(runner)
+    return sum(map(cell_cost, runner.asked)) / 3600
+
+
 GROUPS = {"mnist": ("mnist", "theory"), "cifar": ("cifar",), "scale": ("scale",)}
 """Names for several experiments, by their `group`; "all" names every experiment."""
 QUICK_SEEDS = 2
+RULE_SEED = 201  # no earlier run used seeds from here on
 
 
 def select_experiments(names: Sequence[str]) -> list[Experiment]:
@@ -99,10 +123,19 @@ def select_experiments(names: Sequence[str]) -> list[Experiment]:
     return list(selected.values())
 
 
+def stored_results(folder: Path) -> dict[str, Result]:
+    """The results of experiments in a folder, by name."""
+    return {
+        name: read_result(folder / name) for name in EXPERIMENTS if (folder / name / FILE).is_file()
+    }
+
+
 def seeds_for(experiment: Experiment, quick: bool, count: int | None) -> tuple[int, ...]:
-    """Seeds 1, 2, ...: `count` of them, or as many as the experiment has by default."""
+    """`count` seeds, or as many as the experiment has: from 201 on by the rule, else from 1 on."""
     usual = min(QUICK_SEEDS, experiment.seeds) if quick else experiment.seeds
-    return tuple(range(1, check_int("seeds", usual if count is None else count, 1, 1000) + 1))
+    number = check_int("seeds", usual if count is None else count, 1, 1000)
+    first = RULE_SEED if experiment.rule else 1
+    return tuple(range(first, first + number))
 
 
 def reproduce(experiment: Experiment, runner: ExperimentRunner, command: str) -> Result:
@@ -127,6 +160,7 @@ def reproduce(experiment: Experiment, runner: ExperimentRunner, command: str) ->
         cells=found.cells,
         checks=found.checks,
         notes=notes,
+        rule="" if runner.quick or runner.rounds else experiment.rule,
         environment={key: str(value) for key, value in software_versions(PACKAGES).items()},
         seconds=round(max(time.thread_time() - start, sum(runner.cpu_seconds.values())), 1),
     )

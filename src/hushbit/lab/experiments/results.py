@@ -17,6 +17,7 @@ from hushbit.lab.intervals import MIN_SEEDS
 from hushbit.wire.files import write_text
 
 FORMAT = 1
+RULE = "one setting for each table and scheme, chosen on seeds 101 and more"
 FILE = "result.json"
 VARIANTS = ("published", "authors", "corrected", "bound", "exact")
 KINDS = ("table", "lines")
@@ -107,7 +108,8 @@ class Check:
 class Result:
     """The findings of one experiment, and the command that runs it again.
 
-    The quick form judges no claim.
+    The quick form judges no claim. `rule` is RULE if its settings were chosen by that rule; results
+    without it cannot confirm a claim of the paper.
     """
 
     name: str
@@ -125,6 +127,7 @@ class Result:
     notes: tuple[str, ...]
     environment: dict[str, str]
     seconds: float
+    rule: str = ""
     format: int = field(default=FORMAT)
 
     def __post_init__(self) -> None:

@@ -81,8 +81,13 @@ def _block(block: Block) -> list[str]:
             return [f"![{escape(title)}]({file})"]
         case DecisionCard():
             align = ["---"] + ["---:"] * (len(block.columns) - 1)
-            texts = [line for text in block.lines() for line in (escape(text), "")]
-            return [*texts, escape(block.caption), "", *_rows(block.columns, align, block.rows())]
+            facts = [
+                f"- {escape(f'{label}: {value} {detail}')}"
+                for label, value, detail in block.facts()
+            ]
+            head = [escape(f"{block.title}: {block.best.name}"), "", *facts, ""]
+            table = _rows(block.columns, align, block.rows())
+            return [*head, escape(block.verdict), "", escape(block.caption), "", *table]
         case doc.ReportTable():
             values = "---" if block.is_text else "---:"
             align = ["---"] * block.heads + [values] * (len(block.columns) - block.heads)
