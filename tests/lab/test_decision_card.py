@@ -7,6 +7,7 @@ import pytest
 
 from hushbit.errors import InvalidInput
 from hushbit.lab.decision_card import DecisionCard
+from hushbit.tuning.users_for_epsilon import users_for_epsilon
 
 
 def summary(mechanism: str, accuracy: float, **changes: Any) -> dict[str, Any]:
@@ -20,23 +21,94 @@ def summary(mechanism: str, accuracy: float, **changes: Any) -> dict[str, Any]:
         "epsilon_run_model": 4.0 if private else "inf",
         "epsilon_run_server": 489.0 if private else "inf",
         "delta": 1e-5,
+        "epsilon_per_bit": 0.374 if private else "inf",
+        "server": "plain",
+        "server_rate": 7.36 if private else 1.0,
     }
     return given | changes
+
+
+TEXT = """\
+Best private run: cpa
+  test accuracy                89.3 %  FedAvg 90.3 %
+  epsilon against the model    4       per run, delta 1e-05
+  epsilon against the server   489     per run, delta 1e-05
+  sent per user and round      1.0 kB  FedAvg 32.0 kB
+  users for epsilon 1 (model)  350     at the same noise; now 100
+It is 1.0 points less accurate than FedAvg and sends 3.12 % of its bytes; the
+guarantee is reasonable against those who see only the model and weak against
+the server.
+
+run          test   minus  epsilon,  epsilon,     sent      server  seeds
+         accuracy  FedAvg     model    server           step, rate
+───────  ────────  ──────  ────────  ────────  ───────  ──────────  ─────
+fedavg     90.3 %                 ∞         ∞  32.0 kB     plain 1      1
+cpa        89.3 %    −1.0         4       489   1.0 kB  plain 7.36      1
+laplace    70.0 %   −20.3         4       489   1.0 kB  plain 7.36      1
+All finished runs by test accuracy. Epsilons of the run at its delta. Server
+steps differ: under a budget, the rate follows from clip, noise and rounds by
+one rule; other runs have rate 1 unless another is given."""
 
 
 def test_the_card_states_the_best_private_run_beside_fedavg() -> None:
     runs = [summary("laplace", 0.7), summary("fedavg", 0.903), summary("cpa", 0.893)]
     card = DecisionCard.of(runs)
-    assert card.lines() == [
-        "Best private run: cpa 89.3 % (FedAvg 90.3 %), epsilon 4 per run against those who see "
-        "only the model (489 against the server) at delta 1e-05, 1.0 kB per user and round.",
-        "It is 1.0 points less accurate than FedAvg and sends 3.12 % of its bytes; the guarantee "
-        "is reasonable against those who see only the model and weak against the server.",
-    ]
-    assert [row[0] for row in card.rows()] == ["fedavg", "cpa", "laplace"]
-    assert card.rows()[1][1:] == ("89.3 %", "−1.0", "4", "489", "1.0 kB", "1")
+    assert card.text() == TEXT
     page = card.html()
-    assert all(text in page for text in ("<b>89.3 %</b> FedAvg 90.3 %", card.verdict, "1.0 kB"))
+    for label, value, detail in card.facts():
+        assert f"<dt>{label}</dt><dd><b>{value}</b> {detail}</dd>" in page
+    assert card.verdict in page
+    assert all(f">{cell}<" in page for row in card.rows() for cell in row if cell)
+    assert page in card.notebook()
+    assert card.notebook().count("<style>") == 1
+
+
+def test_users_are_stated_for_the_next_stronger_tier() -> None:
+    def wanted(**changes: Any) -> Any:
+        return DecisionCard.of([summary("cpa", 0.8, **changes)]).best.users_for_next_tier()
+
+    assert wanted(epsilon_run_model=12.0)[0] == 10
+    assert wanted(epsilon_run_model=10.0)[0] == 1
+    assert wanted(epsilon_run_model=1.0) is None
+    assert wanted(epsilon_run_model=math.inf) is None
+    _, users = wanted()
+    exact = users_for_epsilon(1, users=100, epsilon=4, delta=1e-5, epsilon_per_bit=0.374)
+    assert users == 350 >= exact > 340
+    assert wanted(users=100_000)[1] == 350_000
+
+
+def test_a_reference_that_is_worse_with_another_server_step_is_called_untuned() -> None:
+    def verdict(rate: float, accuracy: float) -> str:
+        runs = [summary("fedavg", 0.7), summary("cpa", accuracy, server_rate=rate)]
+        return DecisionCard.of(runs).verdict
+
+    assert "whose server step (plain, rate 1) is not tuned, and sends" in verdict(7.36, 0.75)
+    assert "not tuned" not in verdict(7.36, 0.65)
+    assert "not tuned" not in verdict(1.0, 0.75)
+
+
+def test_the_best_run_needs_no_trusted_server_if_there_is_such_a_run() -> None:
+    trusted = summary("gaussian", 0.85, epsilon_run_server="inf")
+    card = DecisionCard.of([trusted, summary("cpa", 0.8), summary("fedavg", 0.9)])
+    assert [run.name for run in card.runs] == ["fedavg", "gaussian", "cpa"]
+    assert card.best.name == "cpa"
+    assert "need a trusted one" in card.caption
+    assert DecisionCard.of([trusted, summary("fedavg", 0.9)]).best.name == "gaussian"
+    assert "trusted" not in DecisionCard.of([summary("cpa", 0.8)]).caption
+
+
+def test_one_run_has_no_ranking() -> None:
+    assert "<table" not in DecisionCard.of([summary("cpa", 0.8)]).html()
+
+
+def test_equal_server_steps_need_no_remark() -> None:
+    runs = [summary("fedavg", 0.9), summary("cpa", 0.8, server_rate=1.0)]
+    assert "Server steps" not in DecisionCard.of(runs).caption
+
+
+def test_a_gap_that_rounds_to_zero_is_no_gap() -> None:
+    card = DecisionCard.of([summary("fedavg", 0.9), summary("cpa", 0.9002)])
+    assert "It is as accurate as FedAvg" in card.verdict
 
 
 def test_seeds_are_one_run_with_an_interval_from_three_on() -> None:
@@ -58,20 +130,29 @@ def test_runs_without_accuracy_are_ranked_by_loss() -> None:
     runs = [summary("fedavg", no, test_loss=0.25), summary("cpa", no, test_loss=0.375)]
     card = DecisionCard.of([*runs, summary("laplace", no, test_loss=no)])
     assert [run.name for run in card.runs] == ["fedavg", "cpa"]
-    assert card.lines()[0].startswith("Best private run: cpa 0.375 (FedAvg 0.25), ")
+    assert card.facts()[0] == ("test loss", "0.375", "FedAvg 0.25")
     assert card.verdict.startswith("It has a test loss 0.125 above that of FedAvg")
 
 
 def test_verdicts_without_privacy_or_reference_or_proof() -> None:
     plain = DecisionCard.of([summary("fedavg", 0.9)])
-    assert plain.lines() == ["Best run: fedavg 90.0 %, 32.0 kB per user and round.", plain.verdict]
-    assert plain.verdict == "No run is private."
+    assert plain.text().splitlines() == [
+        "Run: fedavg",
+        "  test accuracy            90.0 %",
+        "  sent per user and round  32.0 kB",
+        "No run is private.",
+    ]
     local = DecisionCard.of([summary("cpa", 0.8, epsilon_run_model=math.inf)])
-    assert "epsilon 489 per run against the server at delta" in local.lines()[0]
+    assert local.facts()[1:3] == [
+        ("epsilon against the model", "as server", "not proved"),
+        ("epsilon against the server", "489", "per run, delta 1e-05"),
+    ]
     assert local.verdict == (
-        "No run of FedAvg shows what privacy costs; the guarantee is weak against the server, and "
-        "no better one is proved."
+        "Compare it with FedAvg to see what privacy costs; the guarantee is weak against the "
+        "server, and no better one is proved."
     )
+    trusted = DecisionCard.of([summary("gaussian", 0.8, epsilon_run_server="inf")])
+    assert trusted.facts()[2] == ("epsilon against the server", "∞", "no guarantee")
     assert local.rows()[0][3] == "as server"
 
 

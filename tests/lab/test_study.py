@@ -1,6 +1,5 @@
 """Studies: several mechanisms and seeds on one task, with one server step."""
 
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from safetensors.torch import load_file
 import hushbit as hb
 from hushbit.errors import InvalidInput, MissingExtra
 from hushbit.lab import Study, Task
+from hushbit.lab import run as run_task
+from hushbit.lab.intervals import interval
 from plain_fedavg import CNN, Regression, images, table
 
 BUDGET = hb.Budget(8, 1e-5, per="run", against="model")
@@ -36,16 +37,17 @@ def test_every_mechanism_is_run_with_every_seed(result: Any) -> None:
     for runs in result.runs.values():
         assert [one["seed"] for one in runs] == [0, 1, 2]
         assert len({one["test_loss"] for one in runs}) == 3
-    assert [row.mean for row in result.rows] == sorted((r.mean for r in result.rows), reverse=True)
-    for row in result.rows:
-        values = [one["test_accuracy"] for one in result.runs[row.mechanism]]
-        assert (row.low, row.high) == (min(values), max(values))
-        assert row.low <= row.mean <= row.high
+    scores = [run.score[0] for run in result.card.runs]
+    assert scores == sorted(scores, reverse=True)
+    for run in result.card.runs:
+        values = [100 * one["test_accuracy"] for one in result.runs[run.name]]
+        assert run.score == interval(values)
+        assert run.seeds == 3
 
 
 def test_all_mechanisms_have_the_same_server_step(result: Any) -> None:
-    assert {row.server for row in result.rows} == {"plain"}
-    assert "plain, rate 1" in str(result)
+    assert {run.server_step.split(",")[0] for run in result.card.runs} == {"plain"}
+    assert "plain 1 " in str(result)
 
 
 def test_a_mechanism_that_the_budget_does_not_suit_is_left_out(result: Any) -> None:
@@ -56,15 +58,16 @@ def test_a_mechanism_that_the_budget_does_not_suit_is_left_out(result: Any) -> N
 
 def test_the_answer_comes_first(result: Any) -> None:
     assert result.best in ("cpa-auto", "gaussian")
-    first = str(result).splitlines()[0]
-    assert first == result.verdict
-    assert first.startswith(f"{result.best} reaches a test accuracy of ")
-    assert "FedAvg without privacy" in first
-    assert "against those who see only the model" in first
-    assert result._repr_html_().index(result.best) < result._repr_html_().index("<table>")
-    (sent,) = re.findall(r"sends ([\d.]+) kB", first)
+    first, *lines = str(result).splitlines()
+    assert first == f"Best private run: {result.best}"
+    assert lines[0].split()[:2] == ["test", "accuracy"]
+    assert "FedAvg" in lines[0]
+    assert result.verdict in " ".join(str(result).split())
+    assert result._repr_html_().index(result.best) < result._repr_html_().index("<table ")
     one = result.run_of()
-    assert float(sent) == pytest.approx(one["bytes_up"] / (30 * 2) / 1e3, rel=1e-2)
+    assert result.card.best.message_bytes == one["bytes_up"] / (30 * 2)
+    assert one.card.text().startswith(f"Run: {result.best}\n")
+    assert one.card.verdict in one._repr_html_()
 
 
 def test_what_a_study_gives_away(result: Any, tmp_path: Path) -> None:
@@ -96,10 +99,10 @@ def test_few_seeds_have_no_range_and_a_loss_is_ranked_upwards(tmp_path: Path) ->
     made = Study(task, rounds=2, seeds=[5], rate=0.1, epsilon_per_bit=0.1, radius=1.0).compare(
         ["fedavg", "cpa"], out=tmp_path, on_run=lambda name, _: told.append(name)
     )
-    assert made.metric == "loss"
-    assert told == [row.mechanism for row in made.rows] == ["fedavg", "cpa"]
-    assert made.rows[0].low is None
-    assert "1 seed" in str(made)
+    assert made.card.metric == "test_loss"
+    assert told == [run.name for run in made.card.runs] == ["fedavg", "cpa"]
+    mean, low, high = made.card.runs[0].score
+    assert mean == low == high
     assert made.best == "cpa"
     assert (tmp_path / "cpa-seed-5" / "model.safetensors").exists()
 
@@ -119,3 +122,17 @@ def test_wrong_studies_are_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
         Study(task, rounds=1, **options).compare(mechanisms)
+
+
+def test_wrong_arguments_are_explained(task: Task) -> None:
+    with pytest.raises(InvalidInput, match="write seeds=3"):
+        Study(task, rounds=1, seed=1)
+    with pytest.raises(InvalidInput, match="budget must be a Budget"):
+        run_task(task, "cpa", budget=4, rounds=1)  # type: ignore[arg-type]
+    for model in ("linear", None):
+        with pytest.raises(InvalidInput, match="a function that returns one; got"):
+            Task(model, F.cross_entropy, [images(4)], images(4))  # type: ignore[arg-type]
+
+
+def test_one_mechanism_is_compared_by_its_name(task: Task) -> None:
+    assert list(Study(task, rounds=1, seeds=1, rate=0.1).compare("fedavg").runs) == ["fedavg"]

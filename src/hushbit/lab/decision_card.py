@@ -1,12 +1,14 @@
 """The decision card of runs on one task: the best private run, what privacy costs, a ranking.
 
 card = DecisionCard.of(summaries)   run summaries, as `hushbit run --json` prints them
-card.lines()                        two sentences for a terminal
+card.facts(), card.verdict          figures of the best run with their labels; a sentence
 card.columns, card.rows()           the ranked table
-card.html()                         all of it for a notebook or a page
+card.text(), card.html()            all of it for a terminal, for a report
+card.notebook()                     all of it with its own style
 """
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -20,9 +22,26 @@ STRONG, REASONABLE = 1.0, 10.0
 
 These are the tiers of Ponomareva et al., "How to DP-fy ML", 2023.
 """
+WIDTH = 80
+"""Columns of the text."""
 METRICS = {"test_accuracy": 100.0, "test_loss": 1.0}
 """What runs are ranked by, with the scale of display: accuracy if a run has one, else loss."""
 MODEL = "those who see only the model"
+MODEL_LABEL, SERVER_LABEL = "epsilon against the model", "epsilon against the server"
+NOTEBOOK_STYLE = """
+.hushbit .card { border: 1px solid; border-left-width: 4px; border-radius: 6px; padding: .6em 1em }
+.hushbit .card dl { display: flex; flex-wrap: wrap; gap: .4em 2em; margin: .4em 0 }
+.hushbit .card dt, .hushbit .card dd { margin: 0; font-size: .9em; font-weight: normal }
+.hushbit .card dd b { display: block; font-size: 1.6em }
+.hushbit .card p { margin: 0 }
+.hushbit .box { overflow-x: auto; margin: .8em 0 }
+.hushbit .ranking { border-collapse: collapse; font-size: .85em }
+.hushbit .ranking th, .hushbit .ranking td { padding: .2em 1em .2em 0; text-align: right }
+.hushbit .ranking th:first-child, .hushbit .ranking caption { text-align: left }
+.hushbit .ranking caption span { display: block; position: sticky; left: 0; max-width: 80vw }
+.hushbit .chosen { font-weight: bold }
+"""
+"""A notebook sets the colours."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +53,9 @@ class RankedRun:
     epsilon_server  of the run against the server
     delta           of both epsilons
     message_bytes   bytes that one user sends in one round
+    users           number of users
+    epsilon_per_bit infinite if messages have no noise of their own
+    server_step     name and rate of the server step; empty if the summary lacks them
     """
 
     name: str
@@ -44,29 +66,60 @@ class RankedRun:
     epsilon_server: float
     delta: float
     message_bytes: float
+    users: int
+    epsilon_per_bit: float
+    server_step: str = ""
 
     @classmethod
     def of(cls, name: str, seeds: Sequence[Mapping[str, Any]], metric: str) -> Self:
         """The run of these summaries, one for each seed; epsilons are the largest ones."""
+        first = seeds[0]
+        step = ""
+        if "server" in first and "server_rate" in first:
+            step = f"{first['server']}, rate {float(first['server_rate']):.3g}"
         messages = [
             sum(row["users"] or 0 for row in one.get("history", ())) or one["users"] * one["rounds"]
             for one in seeds
         ]
         return cls(
             name,
-            mechanism=str(seeds[0]["mechanism"]),
+            mechanism=str(first["mechanism"]),
             seeds=len(seeds),
             score=interval([METRICS[metric] * float(one[metric]) for one in seeds]),
             epsilon_model=max(float(one["epsilon_run_model"]) for one in seeds),
             epsilon_server=max(float(one["epsilon_run_server"]) for one in seeds),
             delta=max(float(one["delta"]) for one in seeds),
             message_bytes=sum(float(one["bytes_up"]) for one in seeds) / sum(messages),
+            users=int(first["users"]),
+            epsilon_per_bit=float(first["epsilon_per_bit"]),
+            server_step=step,
         )
 
     @property
     def is_private(self) -> bool:
         """Whether an epsilon of the run is finite."""
         return math.isfinite(min(self.epsilon_model, self.epsilon_server))
+
+    def users_for_next_tier(self) -> tuple[float, int] | None:
+        """The next stronger tier against the model, and the users that reach it at this noise.
+
+        The number is rounded up to two digits. None if there is no weaker tier to leave, or no
+        guarantee against the model.
+        """
+        target = next((e for e in (REASONABLE, STRONG) if e < self.epsilon_model), None)
+        if target is None or math.isinf(self.epsilon_model):
+            return None
+        from hushbit.tuning.users_for_epsilon import users_for_epsilon  # it loads Numba
+
+        needed = users_for_epsilon(
+            target,
+            users=self.users,
+            epsilon=self.epsilon_model,
+            delta=self.delta,
+            epsilon_per_bit=self.epsilon_per_bit,
+        )
+        unit = 10 ** max(0, len(str(needed)) - 2)
+        return target, -(-needed // unit) * unit
 
 
 @dataclass(frozen=True)
@@ -96,24 +149,62 @@ class DecisionCard:
 
     @property
     def best(self) -> RankedRun:
-        """The best private run, or the best run if none is private."""
-        return next((run for run in self.runs if run.is_private), self.runs[0])
+        """The best private run that needs no trusted server, else the best private run, if any."""
+        local = [run for run in self.runs if math.isfinite(run.epsilon_server)]
+        private = [run for run in self.runs if run.is_private]
+        return (local or private or self.runs)[0]
 
     @property
     def reference(self) -> RankedRun | None:
         """The best run of FedAvg, which has no privacy."""
         return next((run for run in self.runs if run.mechanism == "fedavg"), None)
 
-    def lines(self) -> list[str]:
-        """The figures of the best run and the verdict, a sentence each."""
+    @property
+    def title(self) -> str:
+        """What the card is about; the name of the best run follows it."""
+        if len(self.runs) == 1:
+            return "Run"
+        return "Best private run" if self.best.is_private else "Best run"
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """The figures of the best run: label, value, and what it is compared with."""
         best, plain = self.best, self.reference
-        text = f"Best {'private ' if best.is_private else ''}run: {best.name} {self.score(best)}"
+        score = size = ""
+        if plain is not None and plain is not best:
+            score = f"FedAvg {self.score(plain)}"
+            size = f"FedAvg {size_text(plain.message_bytes)}"
+        found = [(self.label, self.score(best), score)]
         if best.is_private:
-            text += "" if plain is None else f" (FedAvg {self.score(plain)})"
-            text += f", epsilon {epsilon_text(min(best.epsilon_model, best.epsilon_server))} per "
-            text += f"run {_against(best)} at delta {best.delta:g}"
-        text += f", {size_text(best.message_bytes)} per user and round."
-        return [text, self.verdict]
+            model, server = epsilon_text(best.epsilon_model), epsilon_text(best.epsilon_server)
+            unit = f"per run, delta {best.delta:g}"
+            proved = math.isfinite(best.epsilon_model)
+            found += [
+                (MODEL_LABEL, model if proved else "as server", unit if proved else "not proved"),
+                (SERVER_LABEL, server, unit if server != "∞" else "no guarantee"),
+            ]
+        found.append(("sent per user and round", size_text(best.message_bytes), size))
+        if wanted := best.users_for_next_tier():
+            target, users = wanted
+            detail = f"at the same noise; now {best.users:,}"
+            found.append((f"users for epsilon {target:g} (model)", f"{users:,}", detail))
+        return found
+
+    def lines(self) -> list[str]:
+        """The figures of the best run, a line each, and the verdict."""
+        facts = self.facts()
+        widths = [max(len(fact[place]) for fact in facts) for place in (0, 1)]
+        rows = [
+            f"  {label:{widths[0]}}  {value:{widths[1]}}  {detail}".rstrip()
+            for label, value, detail in facts
+        ]
+        return [f"{self.title}: {self.best.name}", *rows, *textwrap.wrap(self.verdict, WIDTH)]
+
+    def text(self) -> str:
+        """The card for a terminal; one run needs no table."""
+        if len(self.runs) == 1:
+            return "\n".join(self.lines())
+        table = _aligned(self.columns, self.rows())
+        return "\n".join([*self.lines(), "", *table, *textwrap.wrap(self.caption, WIDTH)])
 
     @property
     def verdict(self) -> str:
@@ -121,10 +212,11 @@ class DecisionCard:
         best, plain = self.best, self.reference
         if not best.is_private:
             return "No run is private."
-        text = "No run of FedAvg shows what privacy costs"
+        text = "Compare it with FedAvg to see what privacy costs"
         if plain is not None:
             share = 100 * best.message_bytes / plain.message_bytes
-            text = f"It {self._compared(best, plain)} FedAvg and sends {share:.3g} % of its bytes"
+            text = f"It {self._compared(best, plain)} FedAvg{self._untuned(best, plain)} and sends "
+            text += f"{share:.3g} % of its bytes"
         server = f"{_strength(best.epsilon_server)} against the server"
         if math.isinf(best.epsilon_model):
             return f"{text}; the guarantee is {server}, and no better one is proved."
@@ -136,7 +228,16 @@ class DecisionCard:
         lower = run.score[0] < plain.score[0]
         if self.metric == "test_loss":
             return f"has a test loss {gap} {'below' if lower else 'above'} that of"
+        if gap == self.number(0.0):
+            return "is as accurate as"
         return f"is {gap} points {'less' if lower else 'more'} accurate than"
+
+    def _untuned(self, run: RankedRun, plain: RankedRun) -> str:
+        """A remark on a reference that a tuned server rate may improve."""
+        better = (run.score[0] > plain.score[0]) == (self.metric == "test_accuracy")
+        if not better or run.server_step == plain.server_step:
+            return ""
+        return f", whose server step ({plain.server_step}) is not tuned,"
 
     def score(self, run: RankedRun) -> str:
         """The mean of the metric as text."""
@@ -157,13 +258,21 @@ class DecisionCard:
         """The caption of the ranked table."""
         seeds = max(run.seeds for run in self.runs)
         means = "" if seeds == 1 else " Means over seeds [95 % interval, from three seeds on]."
-        return f"All finished runs by {self.label}.{means} Epsilons of the run at its delta."
+        text = f"All finished runs by {self.label}.{means} Epsilons of the run at its delta."
+        if any(math.isinf(run.epsilon_server) and run.is_private for run in self.runs):
+            text += " Runs without an epsilon against the server need a trusted one."
+        if len({run.server_step for run in self.runs}) > 1:
+            text += (
+                " Server steps differ: under a budget, the rate follows from clip, noise and "
+                "rounds by one rule; other runs have rate 1 unless another is given."
+            )
+        return text
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The head of the ranked table."""
-        whole = ("epsilon per run, model", "epsilon per run, server")
-        return ("run", self.label, "less FedAvg", *whole, "sent per user and round", "seeds")
+        whole = ("epsilon, model", "epsilon, server")
+        return ("run", self.label, "minus FedAvg", *whole, "sent", "server step, rate", "seeds")
 
     def rows(self) -> list[tuple[str, ...]]:
         """The ranked table."""
@@ -182,30 +291,25 @@ class DecisionCard:
             "as server" if only_server else epsilon_text(run.epsilon_model),
             epsilon_text(run.epsilon_server),
             size_text(run.message_bytes),
+            run.server_step.replace(", rate", ""),
             str(run.seeds),
         )
 
     def html(self) -> str:
         """The card as HTML without style; a report styles its classes."""
-        best, plain = self.best, self.reference
-        score = size = ""
-        if plain is not None and plain is not best:
-            score = f"FedAvg {self.score(plain)}"
-            size = f"FedAvg {size_text(plain.message_bytes)}"
-        facts = [(self.label, self.score(best), score)]
-        if best.is_private:
-            epsilon = epsilon_text(min(best.epsilon_model, best.epsilon_server))
-            facts.append(("epsilon per run", epsilon, f"{_against(best)} at delta {best.delta:g}"))
-        facts.append(("sent per user and round", size_text(best.message_bytes), size))
         shown = "".join(
             f"<div><dt>{label}</dt><dd><b>{value}</b> {detail}</dd></div>"
-            for label, value, detail in facts
+            for label, value, detail in self.facts()
         )
-        kind = "Best private run" if best.is_private else "Best run"
         return (
-            f'<div class="card"><p class="best">{kind}: <b>{escape(best.name)}</b></p>'
-            f'<dl>{shown}</dl><p class="conclusion">{self.verdict}</p></div>{self._table()}'
+            f'<div class="card"><p class="best">{self.title}: <b>{escape(self.best.name)}</b></p>'
+            f'<dl>{shown}</dl><p class="conclusion">{self.verdict}</p></div>'
+            f"{self._table() if len(self.runs) > 1 else ''}"
         )
+
+    def notebook(self) -> str:
+        """The card as HTML with the style that a report has of its own."""
+        return f'<div class="hushbit"><style>{NOTEBOOK_STYLE}</style>{self.html()}</div>'
 
     def _table(self) -> str:
         first, *others = self.columns
@@ -218,16 +322,30 @@ class DecisionCard:
             body += "".join(f'<td class="number">{cell}</td>' for cell in cells) + "</tr>"
         return (
             '<div class="box" tabindex="0" role="group" aria-label="Ranking">'
-            f"<table><caption><span>{self.caption}</span></caption>"
+            f'<table class="ranking"><caption><span>{self.caption}</span></caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
 
-def _against(run: RankedRun) -> str:
-    """Against whom the smaller epsilon of a run holds, and the other one."""
-    if run.epsilon_server <= run.epsilon_model:
-        return "against the server"
-    return f"against {MODEL} ({epsilon_text(run.epsilon_server)} against the server)"
+def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as text: the first column to the left, the others to the right, heads wrapped."""
+    cells = list(zip(*rows, strict=True))
+    lengths = [
+        max(map(len, (*cell, *head.split()))) for head, cell in zip(columns, cells, strict=True)
+    ]
+    heads = [textwrap.wrap(head, size) for head, size in zip(columns, lengths, strict=True)]
+    lines = [
+        [head[number] if number < len(head) else "" for head in heads]
+        for number in range(max(map(len, heads)))
+    ]
+    rule = ["─" * size for size in lengths]
+    return [
+        "  ".join(
+            cell.rjust(size) if place else cell.ljust(size)
+            for place, (cell, size) in enumerate(zip(row, lengths, strict=True))
+        ).rstrip()
+        for row in (*lines, rule, *rows)
+    ]
 
 
 def _strength(epsilon: float) -> str:

@@ -7,8 +7,6 @@ result.report("out.html")
 
 import html
 import importlib
-import math
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,14 +16,15 @@ from typing import Any
 from hushbit.budget import Budget
 from hushbit.checks import check_int
 from hushbit.errors import InvalidInput, MissingExtra
+from hushbit.lab.decision_card import DecisionCard
+from hushbit.lab.intervals import MIN_SEEDS
 from hushbit.lab.report import write_report
-from hushbit.lab.sim.run import RunSummary, metric_text
+from hushbit.lab.sim.run import RunSummary
 from hushbit.lab.sim.settings import mechanism_name
 from hushbit.lab.sim.setup import OPTIONS, accepted_options, build_setup
 from hushbit.lab.sim.task import Task
 from hushbit.lab.task_run import run, settings_of
 
-MIN_SEEDS = 3  # fewer seeds give no range
 REFERENCE = "fedavg"
 
 
@@ -51,11 +50,13 @@ class Study:
         self.seeds = tuple(chosen)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise InvalidInput("seeds must be a number, or a list of different numbers")
+        if "seed" in options:
+            raise InvalidInput("a Study has several seeds: write seeds=3, or seeds=[1, 2, 3]")
         self.options = {"rounds": rounds, "server": server, **options}
 
     def compare(
         self,
-        mechanisms: Sequence[str] = (REFERENCE, "cpa-auto", "gaussian"),
+        mechanisms: str | Sequence[str] = (REFERENCE, "cpa-auto", "gaussian"),
         *,
         out: str | Path | None = None,
         workers: int | None = None,
@@ -66,13 +67,15 @@ class Study:
         `out` is a folder for all runs; by default they are stored in a temporary folder. A
         mechanism that the budget does not suit is left out, and the result states why.
         """
+        if isinstance(mechanisms, str):
+            mechanisms = [mechanisms]
         names = list(dict.fromkeys(mechanism_name(name) for name in mechanisms))
         planned: dict[str, dict[str, Any]] = {}
         refused: dict[str, str] = {}
         for name in names:
-            options = self._options(name)
+            options = {"budget": self._budget(name), **self._options(name)}
             try:
-                settings = settings_of(self.task, name, self.budget, seed=self.seeds[0], **options)
+                settings = settings_of(self.task, name, seed=self.seeds[0], **options)
                 build_setup(settings, task=self.task)
             except InvalidInput as error:
                 refused[name] = str(error)
@@ -88,7 +91,6 @@ class Study:
                 made = run(
                     self.task,
                     name,
-                    budget=self.budget,
                     seed=seed,
                     out=folder.path / f"{name}-seed-{seed}",
                     workers=workers,
@@ -98,6 +100,10 @@ class Study:
                 if on_run is not None:
                     on_run(name, made)
         return StudyResult({name: tuple(one) for name, one in runs.items()}, refused, folder)
+
+    def _budget(self, name: str) -> Budget | None:
+        """The budget; none for FedAvg, the reference without privacy."""
+        return None if name == REFERENCE else self.budget
 
     def _options(self, name: str) -> dict[str, Any]:
         """The options of one mechanism."""
@@ -116,40 +122,6 @@ class StudyFolder:
         self.path = Path(out)
 
 
-@dataclass(frozen=True)
-class StudyRow:
-    """One mechanism: test result over seeds, privacy of the run, and what a user sends.
-
-    `low` and `high` are the range over at least three seeds, else None.
-    """
-
-    mechanism: str
-    metric: str
-    mean: float
-    low: float | None
-    high: float | None
-    seeds: int
-    epsilon_run_server: float
-    epsilon_run_model: float
-    delta: float
-    bytes_per_user_and_round: float
-    server: str
-    server_rate: float
-
-    @property
-    def private(self) -> bool:
-        """Whether the run has a guarantee against one of the observers."""
-        return math.isfinite(min(self.epsilon_run_server, self.epsilon_run_model))
-
-    def result_text(self) -> str:
-        """The test result with its range."""
-        text = metric_text(self.metric, self.mean)
-        if self.low is None or self.high is None:
-            return text
-        low, high = (metric_text(self.metric, value) for value in (self.low, self.high))
-        return f"{text} ({low} to {high})"
-
-
 @dataclass(frozen=True, eq=False)
 class StudyResult:
     """The runs of a study: `runs` by mechanism, and why other mechanisms were left out."""
@@ -159,115 +131,30 @@ class StudyResult:
     folder: StudyFolder = field(repr=False)
 
     @property
-    def metric(self) -> str:
-        """The test result by which mechanisms are ranked: the accuracy, else the loss."""
-        found = [one.metrics for runs in self.runs.values() for one in runs]
-        return "accuracy" if all("accuracy" in one for one in found) else "loss"
-
-    @property
-    def rows(self) -> list[StudyRow]:
-        """The mechanisms, the best first."""
-        made = [self._row(name, runs) for name, runs in self.runs.items()]
-        return sorted(made, key=lambda row: row.mean, reverse=self.metric == "accuracy")
-
-    def _row(self, name: str, runs: tuple[RunSummary, ...]) -> StudyRow:
-        values, first = [one.metrics[self.metric] for one in runs], runs[0]
-        enough = len(values) >= MIN_SEEDS
-        sent = sum(row["users"] for row in first.history)
-        return StudyRow(
-            name,
-            self.metric,
-            statistics.fmean(values),
-            min(values) if enough else None,
-            max(values) if enough else None,
-            len(values),
-            first["epsilon_run_server"],
-            first["epsilon_run_model"],
-            first["delta"],
-            first["bytes_up"] / sent,
-            first["server"],
-            first["server_rate"],
-        )
+    def card(self) -> DecisionCard:
+        """The decision card: the best private mechanism beside FedAvg, and a ranking."""
+        return DecisionCard.of([one for runs in self.runs.values() for one in runs])
 
     @property
     def best(self) -> str:
         """The best private mechanism; the best of all if none is private."""
-        rows = self.rows
-        return next((row for row in rows if row.private), rows[0]).mechanism
+        return self.card.best.name
 
     @property
     def verdict(self) -> str:
-        """One sentence: the best private mechanism beside FedAvg."""
-        by_name = {row.mechanism: row for row in self.rows}
-        best = by_name[self.best]
-        text = f"{best.mechanism} reaches a test {self.metric} of {best.result_text()}"
-        plain = by_name.get(REFERENCE)
-        if plain is not None and plain is not best:
-            text += f", FedAvg without privacy {plain.result_text()}"
-        if not best.private:
-            return f"{text}; no mechanism of this study is private."
-        epsilons = []
-        for name, epsilon in (
-            ("the server", best.epsilon_run_server),
-            ("those who see only the model", best.epsilon_run_model),
-        ):
-            if math.isfinite(epsilon):
-                epsilons.append(f"{epsilon:.3g} against {name}")
-        return (
-            f"{text}; epsilon of the run at delta {best.delta:g}: {' and '.join(epsilons)}; a user "
-            f"sends {best.bytes_per_user_and_round / 1e3:,.3g} kB in each round."
-        )
+        """One sentence: what privacy costs, and how strong the guarantee is."""
+        return self.card.verdict
 
-    def _table(self) -> list[list[str]]:
-        return [
-            [
-                row.mechanism,
-                row.result_text(),
-                _epsilon(row.epsilon_run_server),
-                _epsilon(row.epsilon_run_model),
-                f"{row.bytes_per_user_and_round / 1e3:,.3g} kB",
-                f"{row.server}, rate {row.server_rate:.3g}",
-            ]
-            for row in self.rows
-        ]
-
-    @property
-    def _heads(self) -> list[str]:
-        seeds = len(next(iter(self.runs.values())))
-        over = "1 seed" if seeds == 1 else f"{seeds} seeds"
-        return [
-            "mechanism",
-            f"test {self.metric}, {over}",
-            "epsilon, server",
-            "epsilon, model",
-            "sent per user and round",
-            "server step",
-        ]
+    def _left_out(self) -> list[str]:
+        return [f"Left out: {name}: {reason}" for name, reason in self.refused.items()]
 
     def __str__(self) -> str:
-        table = [self._heads, *self._table()]
-        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table]
-        left_out = [f"left out: {name}: {reason}" for name, reason in self.refused.items()]
-        return "\n".join([self.verdict, "", *(line.rstrip() for line in lines), *left_out])
+        return "\n".join([self.card.text(), *self._left_out()])
 
     def _repr_html_(self) -> str:
-        """The card of a notebook: the verdict, then a table."""
-        heads = "".join(f"<th scope='col'>{html.escape(text)}</th>" for text in self._heads)
-        rows = "".join(
-            f"<tr><th scope='row'>{html.escape(first)}</th>"
-            + "".join(f"<td>{html.escape(text)}</td>" for text in rest)
-            + "</tr>"
-            for first, *rest in self._table()
-        )
-        left_out = "".join(
-            f"<p>Left out: {html.escape(name)}: {html.escape(reason)}</p>"
-            for name, reason in self.refused.items()
-        )
-        return (
-            f"<div><p><strong>{html.escape(self.verdict)}</strong></p>"
-            f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{left_out}</div>"
-        )
+        """The card in a notebook."""
+        left_out = "".join(f"<p>{html.escape(text)}</p>" for text in self._left_out())
+        return self.card.notebook() + left_out
 
     def report(self, path: str | Path) -> Path:
         """Write the report of all runs as one HTML page, with Markdown and CSV beside it."""
@@ -308,7 +195,3 @@ class StudyResult:
         except ImportError as error:
             raise MissingExtra("to_pandas needs pandas: pip install pandas") from error
         return pandas.DataFrame(self.to_records())
-
-
-def _epsilon(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else "no guarantee"

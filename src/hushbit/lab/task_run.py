@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hushbit.budget import Budget
+from hushbit.budget import Budget, check_budget
 from hushbit.errors import InvalidInput
 from hushbit.lab.callbacks import Callback
 from hushbit.lab.sim.engines import open_engine
@@ -67,5 +67,6 @@ def settings_of(task: Task, mechanism: str, budget: Budget | None, **options: An
             raise InvalidInput(f"unknown option {name}{hint}")
     spent = {}
     if budget is not None:
+        check_budget(budget)
         spent = {name: getattr(budget, name) for name in ("epsilon", "delta", "per", "against")}
     return settings_of_task(Settings(task=task.name, mechanism=mechanism, **spent, **options), task)

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from hushbit.budget import Budget
 from hushbit.errors import InvalidInput
-from hushbit.lab.cli.compare import epsilon_columns, settings_per_mechanism
+from hushbit.lab.cli.compare import settings_per_mechanism
 
 SMALL = ("compare", "--users", 12, "--rounds", 2)
 
@@ -17,8 +18,13 @@ def test_table_and_plot(hushbit, tmp_path):
     assert answer.out.splitlines()[-1] == str(plot)
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert max(len(line) for line in answer.out.splitlines()[:-1]) <= 80
-    for word in ("fedavg", "cpa", "accuracy", "(dB)", " MB", "message", "inf", " s "):
-        assert word in answer.out
+    lines = answer.out.splitlines()
+    assert lines[:3] == ["digits, linear (650 weights), 12 users, 2 rounds", "", lines[2]]
+    assert lines[2] == "Best private run: cpa"
+    for text in ("epsilon against the model", "epsilon against the server", "users for epsilon"):
+        assert text in answer.out
+    assert answer.out.count("plain 1 ") == 2  # the server step of both runs
+    assert "(dB)" not in answer.out
     assert (tmp_path / "out" / "cpa" / "summary.json").exists()
     assert len(answer.lines) == 2  # one progress line per mechanism
 
@@ -37,26 +43,24 @@ def test_a_budget_of_all_mechanisms(hushbit):
     answer = hushbit(*SMALL, *BUDGET)
     assert answer.code == 0
     assert max(map(len, answer.out.splitlines())) <= 80
-    assert answer.out.count("must not release") == 1
     assert answer.out.count("within the budget") == 1
-    assert answer.out.count("No privacy") == 1
-    assert all(word in answer.out for word in ("per message,", "per run,"))
+    assert "Server steps differ: under a budget" in " ".join(answer.out.split())
 
 
-@pytest.mark.parametrize(
-    ("parts", "keys"),
-    [
-        (("run", "model"), ["epsilon_spent", "epsilon_run_server"]),
-        (("run", "server"), ["epsilon_spent", "epsilon_run_model"]),
-        (("bit", "server"), ["epsilon_spent", "epsilon_run_server", "epsilon_run_model"]),
-        (None, ["epsilon_bit", "epsilon_run_server", "epsilon_run_model"]),
-    ],
-)
-def test_the_requested_unit_is_the_first_epsilon_of_the_table(parts, keys):
-    columns = epsilon_columns(None if parts is None else {"per": parts[0], "against": parts[1]})
-    assert [key for key, _, _ in columns] == keys
-    unit, observer = parts or ("bit", "server")
-    assert columns[0][1].split() == ["epsilon", "per", f"{unit},", observer]
+def test_fedavg_has_no_budget_beside_others_and_is_refused_alone(hushbit):
+    parts = {"epsilon": 6.0, "delta": 1e-5, "per": "message", "against": "server"}
+    fedavg, cpa = settings_per_mechanism(["fedavg", "cpa"], parts)
+    assert (fedavg.budget, cpa.budget) == (None, Budget(6.0, 1e-5, per="message", against="server"))
+    answer = hushbit(*SMALL, *BUDGET, "--mechanisms", "fedavg")
+    assert answer.code == 2
+    assert "fedavg has no privacy and cannot spend a budget" in answer.err
+
+
+def test_details_have_every_figure_and_a_note_on_simulations(hushbit):
+    answer = hushbit(*SMALL, "--epsilon-per-bit", 1, "--details")
+    assert answer.out.count("All figures of") == 2
+    assert "history" not in answer.out
+    assert answer.out.count("must not release") == 1
 
 
 def test_a_figure_that_only_the_server_has_is_marked(hushbit):

@@ -1,4 +1,4 @@
-"""hushbit demo: three mechanisms at one budget, and the plot file on the last line."""
+"""hushbit demo: three mechanisms at one budget, and the report on the last line."""
 
 import json
 from importlib import import_module
@@ -26,12 +26,12 @@ def test_demo_compares_three_mechanisms_and_writes_into_a_new_folder(hushbit):
     Path("demo").mkdir()
     answer = hushbit("demo")
     assert answer.code == 0
-    *_, conclusion, last = answer.out.splitlines()
-    assert last == f"plot: {Path('demo-2', 'compare.png')}"
+    assert answer.out.splitlines()[-1] == f"report: {Path('demo-2', 'report.html')}"
+    assert "Best private run: " in Path("demo-2", "report.html").read_text()
     assert Path("demo-2", "compare.png").read_bytes().startswith(b"\x89PNG")
     names = {path.name for path in Path("demo-2").iterdir() if path.is_dir()}
     assert names == {"fedavg", "gaussian", "cpa"}
-    assert "100 users trained a model" in conclusion
+    assert answer.out.splitlines()[2].startswith("Best private run: ")
     assert "embedded digits" in answer.err
 
 
@@ -39,8 +39,8 @@ def test_demo_compares_three_mechanisms_and_writes_into_a_new_folder(hushbit):
 def test_the_budget_of_the_demo_is_4_per_run_against_the_model(hushbit):
     answer = hushbit("demo", "--out", "elsewhere")
     assert answer.code == 0
-    assert "epsilon 4 for the whole run" in answer.out
-    assert answer.out.splitlines()[-1] == f"plot: {Path('elsewhere', 'compare.png')}"
+    assert "of 4 at delta 1e-05 per run, against those who" in answer.out
+    assert answer.out.splitlines()[-1] == f"report: {Path('elsewhere', 'report.html')}"
 
 
 @pytest.mark.usefixtures("_offline")

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hushbit.lab.cli import main
@@ -116,7 +117,35 @@ def test_a_rehearsal_measures_what_the_plan_predicts(capsys: pytest.CaptureFixtu
         650, 40, epsilon_per_bit=4.0, radius=0.5, signal=rehearsal["signal"], user_rms=0.1
     )
     assert rehearsal["snr_db"] == pytest.approx(expected.best.snr_db, abs=1.0)
-    assert rehearsal["accuracy"] != rehearsal["fedavg_accuracy"] > 0.2
+    assert rehearsal["score"] != rehearsal["fedavg_score"] > 0.2
+    assert rehearsal["metric"] == "test_accuracy"
+
+
+def test_an_own_task_is_rehearsed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "regression.py"
+    source.write_text(
+        "import torch\n"
+        "from hushbit.lab import Task\n"
+        "x = torch.linspace(-1, 1, 60).reshape(6, 10, 1)\n"
+        "clients = [(one, 2 * one) for one in x]\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "torch.nn.init.zeros_(model.weight)\n"
+        "torch.nn.init.zeros_(model.bias)\n"
+        "task = Task(model, torch.nn.functional.mse_loss, clients, clients[0])\n"
+    )
+    asked = ["--dim", "2", "--rounds", "2", "--epsilon-per-bit", "4", "--radius", "1"]
+    asked += ["--rehearse", "--task", f"{source}:task"]
+    assert run([*asked, "--users", "6", "--json"]) == 0
+    rehearsal = json.loads(capsys.readouterr().out)["rehearsal"]
+    assert rehearsal["metric"] == "test_loss"
+    first_client = np.linspace(-1, 1, 60)[:10]
+    loss_at_start = np.mean((2 * first_client) ** 2)  # all weights are 0
+    assert 0 < rehearsal["fedavg_score"] < loss_at_start
+    assert rehearsal["score"] != rehearsal["fedavg_score"]
+    assert run([*asked, "--users", "7"]) == 2
+    assert "regression.py:task has 6 users, but the plan is for 7: set --users 6" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_a_rehearsal_is_printed_beside_fedavg(capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,8 +157,8 @@ def test_a_rehearsal_is_printed_beside_fedavg(capsys: pytest.CaptureFixture[str]
     assert "of the entries were beyond the radius" in printed
 
 
-@pytest.mark.parametrize(("honest", "number"), [("1", 100), ("1.0", 100), ("0.5", 50), ("2", 2)])
-def test_honest_voters_are_a_number_or_a_share_up_to_one(
+@pytest.mark.parametrize(("honest", "number"), [("1", 1), ("1.0", 100), ("0.5", 50), ("2", 2)])
+def test_honest_voters_are_a_number_or_with_a_decimal_point_a_share(
     honest: str, number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = ["--dim", "10", "--users", "100", "--epsilon-per-bit", "0.1", "--json"]
@@ -148,6 +177,7 @@ def test_honest_voters_are_a_number_or_a_share_up_to_one(
         [*MODEL_RUN, "--honest", "20"],
         ["--epsilon-per-bit", "0.5", "--honest", "101"],
         ["--epsilon-per-bit", "0.5", "--honest", "2.5"],
+        ["--epsilon-per-bit", "0.5", "--honest", "all"],
         ["--epsilon-per-bit", "0.5", "--note", "-", "--json"],
         ["--epsilon-per-bit", "0.5", "--note", "missing folder/note.md"],
         ["--epsilon-per-bit", "0.5", "--rehearse"],

@@ -13,9 +13,10 @@ def test_a_report_prints_its_headline_and_files(hushbit, tmp_path):
     target = tmp_path / "page" / "r.html"
     answer = hushbit("report", tmp_path / "results", tmp_path / "run", "--out", target)
     assert answer.code == 0
-    claims, best, verdict = answer.out.split("\n")[:3]
+    claims, *card = answer.out.split("\n")[:-4]
     assert claims == "1 of 2 claims hold; 1 does not."
-    assert best.startswith("Best private run: run 76.0 %, epsilon 1.25 per run against those who ")
+    assert card[0] == "Run: run"
+    assert "users for epsilon 1 (model)" in answer.out
     assert all(str(target.with_suffix(s)) in answer.out for s in (".html", ".md", ".csv"))
     assert "<title>Experiment results</title>" in target.read_text()
     answer = hushbit("report", tmp_path / "run", "--out", target, "--title", "Mine", "--json")
@@ -23,7 +24,7 @@ def test_a_report_prints_its_headline_and_files(hushbit, tmp_path):
         "html": str(target),
         "markdown": str(target.with_suffix(".md")),
         "csv": str(target.with_suffix(".csv")),
-        "headline": f"{best}\n{verdict}",
+        "headline": "\n".join(card),
         "experiments": 0,
         "runs": 1,
         "holds": 0,

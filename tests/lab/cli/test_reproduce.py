@@ -5,16 +5,24 @@ import json
 import pytest
 
 from hushbit.lab.experiments import experiment
+from hushbit.lab.experiments.claims import claims, paper_items
 from hushbit.lab.experiments.reproduce import EXPERIMENTS
 from hushbit.lab.experiments.results import read_result
 
 
-def test_list_names_every_experiment(hushbit):
-    answer = hushbit("reproduce", "--list")
+def test_list_has_every_item_claim_and_experiment(hushbit, tmp_path):
+    answer = hushbit("reproduce", "--list", "--out", tmp_path)
     assert answer.code == 0
     assert all(name in answer.out for name in EXPERIMENTS)
-    rows = json.loads(hushbit("reproduce", "--list", "--json").out)
-    assert [row["name"] for row in rows] == list(EXPERIMENTS)
+    assert all(f"{item.number}: " in answer.out for item in paper_items())
+    assert all(claim.text in answer.out for claim in claims())
+    made = json.loads(hushbit("reproduce", "--list", "--json", "--out", tmp_path).out)
+    assert [row["name"] for row in made["experiments"]] == list(EXPERIMENTS)
+    listed = [claim for item in made["items"] for claim in item["claims"]]
+    assert len(listed) == len(claims())
+    undecided = [one for one in listed if not one["evidence"]]
+    assert {one["state"] for one in undecided} == {"not run"}
+    assert {one["state"] for one in listed if one["evidence"]} == {"reproduced", "refuted"}
 
 
 def test_a_run_writes_its_result(hushbit, tmp_path):
@@ -30,10 +38,10 @@ def test_a_run_writes_its_result(hushbit, tmp_path):
 
 def test_json_has_the_checks(hushbit, tmp_path):
     answer = hushbit(
-        "reproduce", "theorem2", "--rounds", 20, "--seeds", 1, "--out", tmp_path, "--json"
+        "reproduce", "bit-allocations", "--rounds", 20, "--seeds", 1, "--out", tmp_path, "--json"
     )
     (made,) = json.loads(answer.out)
-    assert made["name"] == "theorem2"
+    assert made["name"] == "bit-allocations"
     assert {"claim", "holds", "figure"} == set(made["checks"][0])
 
 

@@ -111,22 +111,26 @@ def test_the_progress_line_adds_rounds_up_in_the_unit_of_the_budget():
     assert shown(1) != shown(9)
     assert shown(9, per="message") == shown(1, per="message") == shown(1).replace("run", "message")
     assert shown(9, against="server").endswith("per run (server)")
-    assert shown(9, mechanism="fedavg") == "epsilon 0.5 per bit (server)"
+    assert spent_text(Settings(), guarantee, 9) == "epsilon 0.5 per bit (server)"
     assert spent_text(Settings(), hb.baselines.FedAvg(4).guarantee, 9) == "no privacy"
     gaussian = hb.baselines.Gaussian(4, 8.0, 1.0).guarantee
     spent = gaussian.of_tally(1, 9, delta=1e-5).epsilon
     assert spent_text(Settings(), gaussian, 9) == f"epsilon {spent:.3g} per run (model)"
 
 
-def test_fedavg_under_a_budget_says_that_it_is_not_private(hushbit):
+def test_fedavg_cannot_spend_a_budget(hushbit):
     answer = hushbit("run", *IN_BUDGET[:4], *BUDGET, "--mechanism", "fedavg")
-    assert "No privacy: fedavg is the reference" in answer.out
+    assert answer.code == 2
+    assert "fedavg has no privacy and cannot spend a budget: leave out --epsilon" in answer.err
+    answer = hushbit("run", *IN_BUDGET[:4], "--mechanism", "fedavg")
+    assert "No run is private." in answer.out
     assert "no privacy" in answer.lines[-1]
-    figures = json.loads(
-        hushbit("run", *IN_BUDGET[:4], *BUDGET, "--mechanism", "fedavg", "--json").out
-    )
-    assert figures["epsilon_run_model"] == "inf"
-    assert figures["epsilon_spent"] is None
+
+
+@pytest.mark.parametrize(("honest", "number"), [("1", 1), ("1.0", 40), ("0.5", 20)])
+def test_honest_voters_are_a_number_or_with_a_decimal_point_a_share(hushbit, honest, number):
+    words = ("--users", 40, "--rounds", 1, "--epsilon-per-bit", 1, "--honest", honest, "--json")
+    assert json.loads(hushbit("run", *words).out)["honest"] == number
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,23 @@ def test_tasks_are_compared_and_reported(hushbit, source, tmp_path):
         ("{source}:", "my_task.py:task"),
         ("absent.py:task", "absent.py is not a file"),
         ("{source}:nothing", "got int"),
-        ("{source}:other", "got NoneType"),
+        ("{source}:other", "has no name other"),
     ],
 )
 def test_wrong_places_are_refused(hushbit, source, place, message):
     answer = hushbit("run", "--task", place.format(source=source), *SMALL)
     assert answer.code == 2
     assert message in " ".join(answer.err.split())
+
+
+def test_a_function_with_arguments_is_refused(hushbit, tmp_path):
+    path = tmp_path / "needs_argument.py"
+    path.write_text("def make(users):\n    return users\n")
+    answer = hushbit("run", "--task", f"{path}:make", *SMALL)
+    assert answer.code == 2
+    assert "must return a task without arguments: missing a required argument: 'users'" in " ".join(
+        answer.err.split()
+    )
 
 
 def test_a_file_must_not_have_the_name_of_another_module(hushbit, tmp_path):

@@ -134,7 +134,7 @@ def test_summary_is_first(tree):
     assert sections[0].attributes["id"] == "summary"
     text = sections[0].text
     assert "1 of 2 claims hold; 1 does not." in text
-    assert "Best private run: cpa" in text
+    assert "Run: cpa" in text
     assert text.count("SNR of corrected at least 3 dB above authors") == 1
     assert "authors within 3 points" not in text
     assert "Too short to judge:\nSNR against epsilon." in text

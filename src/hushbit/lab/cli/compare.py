@@ -1,7 +1,5 @@
 """The `compare` command: several mechanisms on the same users, with table and plot."""
 
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,27 +19,20 @@ from hushbit.lab.cli.output import (
     Interrupted,
     RoundProgress,
     need_lab,
+    print_card,
     print_details,
+    print_lines,
     print_simulation_note,
-    print_statement,
+    print_title,
     resume_hint,
     show_json,
-    table,
+    without_history,
 )
 from hushbit.lab.cli.output import out as console
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import BUDGET_OPTIONS, Settings, mechanism_name
 
 if TYPE_CHECKING:
     from hushbit.lab.sim.run import RunSummary
-
-Column = tuple[str, str, Callable[[Any], str]]
-COLUMNS: tuple[Column, ...] = (
-    ("test_accuracy", "test\naccuracy", lambda v: f"{v:.2%}"),
-    ("snr_db", "SNR\n(dB)", lambda v: f"{v:.1f}"),
-    ("bytes_up", "sent\nup", lambda v: f"{v / 1e6:,.1f} MB"),
-    ("seconds", "time", lambda v: f"{v:.1f} s"),
-)
-"""The columns to the left of those with epsilon."""
 
 
 @with_settings(leave_out=("mechanism",))
@@ -66,18 +57,14 @@ def compare(
     if json:
         show_summaries(results)
         return
-    print_table(results)
-    print_statements(results)
-    for result in results if details else ():
-        result.pop("history")
-        print_details(result)
+    print_results(results, results, details)
     if plot is not None:
         console.print(str(plot))
 
 
 def show_summaries(results: "list[RunSummary]") -> None:
-    """Print the figures of each run as JSON, without those of single rounds."""
-    show_json([{k: v for k, v in r.items() if k != "history"} for r in results])
+    """Print the figures of each run as JSON."""
+    show_json([without_history(result) for result in results])
 
 
 def run_all(
@@ -114,8 +101,13 @@ def settings_per_mechanism(names: list[str], options: dict[str, Any]) -> list[Se
     """Settings of each mechanism, with only those options that this mechanism accepts."""
     if len(set(names)) != len(names) or not all(names):
         raise InvalidInput(f"name every mechanism once, as in fedavg,cpa; got {','.join(names)}")
-    for name in names:  # refuses wrong options before torch and Numba are loaded
-        Settings(**options | {"mechanism": name})
+    reference = {k: v for k, v in options.items() if k not in BUDGET_OPTIONS}
+    given = {  # FedAvg is the reference without privacy, if others spend the budget
+        name: reference if mechanism_name(name) == "fedavg" and len(names) > 1 else options
+        for name in names
+    }
+    for name, own in given.items():  # refuses wrong options before torch and Numba are loaded
+        Settings(**own | {"mechanism": name})
     from hushbit.lab.sim.setup import OPTIONS, accepted_options
 
     accepted = [accepted_options(name, options.get("per")) for name in names]
@@ -125,47 +117,28 @@ def settings_per_mechanism(names: list[str], options: dict[str, Any]) -> list[Se
         raise InvalidInput(f"none of {', '.join(names)} takes {flags}; leave it out")
     return [
         Settings(
-            **{k: v for k, v in options.items() if k not in OPTIONS or k in own}
+            **{k: v for k, v in given[name].items() if k not in OPTIONS or k in own}
             | {"mechanism": name}
         )
         for name, own in zip(names, accepted, strict=True)
     ]
 
 
-def print_table(results: "list[RunSummary]") -> None:
-    """Print one row of figures per mechanism."""
-    first = results[0]
-    title = (
-        f"{first['dataset']}, {first['model']}, {first['users']:,} users, {first['rounds']} rounds"
-    )
-    columns = [*COLUMNS, *epsilon_columns(first["budget"])]
-    if all(math.isnan(result["test_accuracy"]) for result in results):
-        columns[0] = ("test_loss", "test\nloss", lambda v: f"{v:.4g}")
-    rows = [
-        [result["mechanism"], *(_cell(result, key, show) for key, _, show in columns)]
-        for result in results
-    ]
-    console.print(table(title, ["mechanism", *(head for _, head, _ in columns)], rows))
+def print_results(
+    results: "list[RunSummary]", stated: "list[RunSummary]", details: bool = False
+) -> None:
+    """Print the card of all runs, the privacy statements of some, and with `details` all figures.
 
-
-def epsilon_columns(budget: dict[str, Any] | None) -> "list[Column]":
-    """The epsilon of the requested unit, then those of the run against each observer."""
-    first = ("epsilon_bit", "epsilon\nper bit,\nserver")
-    if budget is not None:
-        first = ("epsilon_spent", f"epsilon\nper {budget['per']},\n{budget['against']}")
-    observers = ("server", "model")
-    others = [(f"epsilon_run_{one}", f"epsilon\nper run,\n{one}") for one in observers]
-    keys = [first, *(one for one in others if one[1] != first[1])]
-    return [(key, head, lambda v: f"{v:.4g}") for key, head in keys]
-
-
-def print_statements(results: "list[RunSummary]") -> None:
-    """Print the privacy statement of each mechanism, and which figures only a simulation has."""
-    for result in results:
-        console.print(f"{result['mechanism']}:")
-        print_statement(result)
-        console.print()
-    print_simulation_note()
+    Only a simulation has some of these figures, which a note then says.
+    """
+    print_title(results[0])
+    print_card(results)
+    for result in stated:
+        print_lines([f"{result['mechanism']}:", *result.statement.lines(), ""])
+    for result in results if details else ():
+        print_details(result)
+    if details:
+        print_simulation_note()
 
 
 def draw_plot(results: "list[RunSummary]", folder: Path) -> Path:
@@ -177,12 +150,3 @@ def draw_plot(results: "list[RunSummary]", folder: Path) -> Path:
     title = f"{first['dataset']}, {first['model']}, {first['users']:,} users"
     plot_runs({r["mechanism"]: r["history"] for r in results}, target, title)
     return target
-
-
-def _cell(result: "RunSummary", key: str, show: Callable[[Any], str]) -> str:
-    value = result[key]
-    if value is not None and math.isfinite(value):
-        return show(value)
-    # Only the figure against the server is proved, which holds against every other observer too.
-    same = key == "epsilon_run_model" and math.isfinite(result["epsilon_run_server"])
-    return "as server" if same else "inf"

@@ -2,25 +2,20 @@
 
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hushbit.errors import HushbitError
 from hushbit.lab.cli.compare import (
     draw_plot,
-    print_statements,
-    print_table,
+    print_results,
     run_all,
     show_summaries,
 )
-from hushbit.lab.cli.output import DownloadProgress, err, need_lab
-from hushbit.lab.cli.output import out as console
+from hushbit.lab.cli.output import DownloadProgress, err, need_lab, print_lines
 
-if TYPE_CHECKING:
-    from hushbit.lab.sim.run import RunSummary
-
-FOLDER = "demo"
+FOLDER, REPORT = "demo", "report.html"
 BUDGET = {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model"}
 TRAINING = {"users": 1000, "rounds": 60, "rate": 1.0, "evaluate_every": 4, "seed": 1}
 MNIST = {"dataset": "mnist", "samples_per_user": 60}
@@ -30,7 +25,7 @@ DIGITS = {"dataset": "digits", "samples_per_user": 1}
 def demo(
     out: Annotated[
         Path | None,
-        typer.Option(help="New folder for the runs and the plot; default: demo, demo-2, ..."),
+        typer.Option(help="New folder for runs, plot and report; default: demo, demo-2, ..."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
 ) -> None:
@@ -39,26 +34,16 @@ def demo(
     chosen = _free_folder() if out is None else out
     named = {**_data(), **TRAINING, **BUDGET}
     results = run_all(["fedavg", "gaussian", "cpa"], named, None, None, chosen)
-    plot = draw_plot(results, chosen)
+    draw_plot(results, chosen)
+    with err.status("writing the report"):
+        from hushbit.lab.report import write_report
+
+        report = write_report([chosen], chosen / REPORT, "Demo").html
     if json:
         show_summaries(results)
         return
-    print_table(results)
-    print_statements(results[-1:])
-    console.print(conclusion(results))
-    console.print(f"plot: {plot}")
-
-
-def conclusion(results: "list[RunSummary]") -> str:
-    """The result of the runs in one sentence."""
-    fedavg, _, cpa = results
-    share = fedavg["bytes_up"] / cpa["bytes_up"]
-    return (
-        f"With cpa, {cpa['users']:,} users trained a model that recognizes "
-        f"{cpa['test_accuracy']:.1%} of the test images ({fedavg['test_accuracy']:.1%} without "
-        f"privacy) and sent {share:.0f} times fewer bytes; against those who see only the models, "
-        f"each user is protected with epsilon {cpa['epsilon_run_model']:.3g} for the whole run."
-    )
+    print_results(results, results[-1:])
+    print_lines([f"report: {report}"])
 
 
 def _free_folder() -> Path:

@@ -17,8 +17,8 @@ DATA, TRAINING, PRIVACY = "Data", "Model and training", "Privacy"
 SERVER, ATTACK, OUTPUT = "Server", "Attack and defence", "Output"
 COMPUTATION = "Computation"
 PANELS = {
-    DATA: "task dataset pixels users partition samples_per_user replace alpha shards_per_user "
-    "validation",
+    DATA: "task dataset pixels users copies partition samples_per_user replace alpha "
+    "shards_per_user validation",
     TRAINING: "model weights_file rounds participation rate schedule steps batch_size optimizer "
     "momentum keep_momentum evaluate_every patience",
     PRIVACY: "mechanism epsilon_per_bit epsilon delta per against honest k bits_per_weight radius "
@@ -42,6 +42,25 @@ DataFolder = Annotated[
 ConfigFile = Annotated[
     Path | None, typer.Option(help="TOML file with options; the command line overrides it.")
 ]
+
+
+def honest_of_text(text: str) -> float:
+    """The value of --honest: with a decimal point it is a share, without one a number of voters.
+
+    >>> honest_of_text("1"), honest_of_text("1.0"), honest_of_text("0.9")
+    (1, 1.0, 0.9)
+    """
+    try:
+        return float(text) if "." in text else int(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a number of voters, such as 900, nor a share with a decimal "
+            "point, such as 0.9"
+        ) from None
+
+
+PARSERS: dict[str, Any] = {"honest": {"parser": honest_of_text, "metavar": "NUMBER"}}
+"""Options that are not read by the type of their parameter."""
 
 
 def output_flag(name: str, text: str) -> Any:
@@ -68,7 +87,7 @@ def with_options_of(function: Callable[..., Any], texts: dict[str, str]) -> Deco
     for name, text in texts.items():
         declared = inspect.signature(function).parameters[name]
         kind: Any = declared.annotation
-        annotation = Annotated[kind, typer.Option(help=text)]
+        annotation = Annotated[kind, typer.Option(help=text, **PARSERS.get(name, {}))]
         parameters.append(declared.replace(kind=KEYWORD, annotation=annotation))
     return _with_options(parameters)
 
@@ -107,6 +126,12 @@ def _parameter(name: str) -> inspect.Parameter:
     flag = "--" + name.replace("_", "-")
     if kind is bool:
         flag += f"/--no-{flag[2:]}"
-    option = typer.Option(flag, help=text, show_default=False, rich_help_panel=PANEL_OF[name])
+    option = typer.Option(
+        flag,
+        help=text,
+        show_default=False,
+        rich_help_panel=PANEL_OF[name],
+        **PARSERS.get(name, {}),
+    )
     annotation = Annotated[Optional[kind], option]  # type: ignore[valid-type]  # noqa: UP045
     return inspect.Parameter(name, KEYWORD, default=None, annotation=annotation)

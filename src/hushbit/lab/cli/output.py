@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Column, Table
 
-from hushbit.errors import MissingExtra
+from hushbit.errors import InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
     from hushbit.lab.sim.rounds import RoundResult
@@ -83,12 +83,30 @@ def print_lines(lines: Sequence[str]) -> None:
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
+def without_history(summary: "RunSummary") -> dict[str, Any]:
+    """The figures of a run, without those of single rounds."""
+    return {name: value for name, value in summary.items() if name != "history"}
+
+
+def print_title(summary: "RunSummary") -> None:
+    """Print what was trained."""
+    text = "{dataset}, {model} ({dim:,} weights), {users:,} users, {rounds:,} rounds"
+    print_lines([text.format(**summary), ""])
+
+
+def print_card(summaries: Sequence["RunSummary"]) -> None:
+    """Print the decision card of runs on one task, or why there is none."""
+    from hushbit.lab.decision_card import DecisionCard
+
+    try:
+        print_lines([DecisionCard.of(summaries).text(), ""])
+    except InvalidInput as error:
+        print_lines([str(error), ""])
+
+
 def print_statement(summary: "RunSummary") -> None:
-    """Print the privacy statement of a run; the reference without privacy has none."""
-    if summary["budget"] is not None and summary.statement.budget is None:
-        print_lines([f"No privacy: {summary['mechanism']} is the reference and spends no budget."])
-    else:
-        print_lines(summary.statement.lines())
+    """Print the privacy statement of a run."""
+    print_lines(summary.statement.lines())
 
 
 def print_simulation_note() -> None:
@@ -101,8 +119,9 @@ def print_simulation_note() -> None:
 
 def print_details(summary: "RunSummary") -> None:
     """Print every figure of a run."""
-    rows = [[name, _formatted(value)] for name, value in summary.items() if value is not None]
-    out.print(table("All figures", ["", "value"], rows))
+    figures = without_history(summary)
+    rows = [[name, _formatted(value)] for name, value in figures.items() if value is not None]
+    out.print(table(f"All figures of {summary['mechanism']}", ["", "value"], rows))
 
 
 def _formatted(value: Any) -> str:

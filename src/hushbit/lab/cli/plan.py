@@ -27,7 +27,8 @@ TEXTS = {
     "and models).",
     "epsilon_per_bit": "Local-DP epsilon per bit, instead of a budget.",
     "honest": "Voters in each round who keep their coins secret, for guarantees against the model: "
-    "a number above 1, or a share of the users (1 is all of them).",
+    "a whole number of voters (1 is one voter), or with a decimal point a share of the users (1.0 "
+    "is all of them).",
     "rounds": "Number of rounds a user takes part in; default: 1.",
     "radius": "Bound on every entry of an update.",
     "clip": "Bound on the l2 norm of an update; default: from --user-rms.",
@@ -63,7 +64,7 @@ def plan_of_options(
         users,
         budget=_budget(epsilon, delta, per, against),
         epsilon_per_bit=epsilon_per_bit,
-        honest=_honest(honest),
+        honest=honest,
         rounds=rounds,
         radius=radius,
         clip=clip,
@@ -73,11 +74,6 @@ def plan_of_options(
         bits_per_entry=bits_per_weight,
         snr_db=snr_db,
     )
-
-
-def _honest(honest: float | None) -> float | None:
-    """A share is at most 1 on the command line, where 1 and 1.0 are the same."""
-    return honest if honest is None or honest <= 1 or honest % 1 else int(honest)
 
 
 def _budget(
@@ -113,9 +109,13 @@ def plan(
         bool,
         typer.Option(
             "--rehearse",
-            help="Also simulate the first rounds beside FedAvg, on --dataset and --model.",
+            help="Also simulate the first rounds beside FedAvg (--task, or --dataset and --model).",
         ),
     ] = False,
+    task: Annotated[
+        str | None,
+        typer.Option(help="Own task of the rehearsal: a file and a name, my_task.py:task."),
+    ] = None,
     dataset: Annotated[str, typer.Option(help="Data set of the rehearsal.")] = "digits",
     model: Annotated[str, typer.Option(help="Model of the rehearsal.")] = "linear",
     data: DataFolder = None,
@@ -128,7 +128,7 @@ def plan(
         made = plan_of_options(**named)
         written = None if note is None else made.best.note()
         shown = _json(made) if json else made.best.statement.lines()
-    rehearsed = _rehearse(made.best, dataset, model, data) if rehearse else None
+    rehearsed = _rehearse(made.best, dataset, model, data, task) if rehearse else None
     if page is not None:
         _write(page, _page(made, named))
     if note == "-":
@@ -154,23 +154,27 @@ def _json(made: Plan) -> dict[str, Any]:
     }
 
 
-def _rehearse(option: PlanOption, dataset: str, model: str, data: Path | None) -> "Rehearsal":
+def _rehearse(
+    option: PlanOption, dataset: str, model: str, data: Path | None, task: str | None
+) -> "Rehearsal":
     need_lab()
     with err.status("rehearsing the plan beside FedAvg"):
         from hushbit.lab.sim.rehearsal import rehearse
 
-        return rehearse(option, dataset, model, data)
+        return rehearse(option, dataset, model, data, task)
 
 
 def _show_rehearsal(found: "Rehearsal", made: Plan) -> None:
     """Print predictions beside measurements, and what to change in the plan."""
     title = f"Rehearsal of {found.rounds} round{'s' * (found.rounds != 1)}"
     ratios = [f"{found.snr_db:.2f}", f"{found.predicted_db:.2f}"]
+    form = ".1%" if found.metric == "test_accuracy" else ".4g"
     rows = [
-        ["fedavg", f"{found.fedavg_accuracy:.1%}", "", ""],
-        [made.best.name, f"{found.accuracy:.1%}", *ratios],
+        ["fedavg", f"{found.fedavg_score:{form}}", "", ""],
+        [made.best.name, f"{found.score:{form}}", *ratios],
     ]
-    out.print(table(title, ["", "test accuracy", "SNR dB", "predicted SNR dB"], rows))
+    metric = found.metric.replace("_", " ")
+    out.print(table(title, ["", metric, "SNR dB", "predicted SNR dB"], rows))
     assumed = made.assumptions.signal / made.assumptions.radius
     lines = [f"rms of the mean update: {found.signal:.3g} radii measured, {assumed:.3g} assumed."]
     if not 0.8 < found.signal / assumed < 1.25:
@@ -192,7 +196,7 @@ def _page(made: Plan, named: dict[str, Any]) -> str:
     from hushbit.lab.report.plan_page import write_plan_page
 
     asked = {name: named[name] for name in ("k", "bits_per_entry") if name in named}
-    return write_plan_page(made, honest=_honest(named.get("honest")), **asked)
+    return write_plan_page(made, honest=named.get("honest"), **asked)
 
 
 def _show(made: Plan, statement: list[str], details: bool) -> None:

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,14 +12,17 @@ import typer
 from hushbit.checks import check_int
 from hushbit.errors import InvalidInput
 from hushbit.lab.cli.options import DataFolder
-from hushbit.lab.cli.output import Interrupted, err, need_lab, show_json, table
+from hushbit.lab.cli.output import Interrupted, err, need_lab, show_json
 from hushbit.lab.cli.output import out as console
 
 if TYPE_CHECKING:
+    from hushbit.lab.experiments.claims import Claim, Verdict
     from hushbit.lab.experiments.reproduce import Job
     from hushbit.lab.experiments.results import Result
 
 FOLDER = Path("reproduction")
+COMMITTED = Path("results")
+"""The results that are listed if there is no output folder."""
 
 
 def reproduce(
@@ -39,7 +42,12 @@ def reproduce(
         int | None, typer.Option(help="Worker processes. Default: one per core.")
     ] = None,
     data: DataFolder = None,
-    show: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="List the paper's items, claims and verdicts, and all experiments; exit."
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the checks as JSON.")] = False,
 ) -> None:
     """Reproduce the paper's tables and figures: published, re-created and corrected values.
@@ -53,7 +61,7 @@ def reproduce(
     from hushbit.lab.experiments.experiment import ExperimentRunner
 
     if show:
-        _list(json)
+        _list(out if out.is_dir() else COMMITTED, json)
         return
     if not names:
         raise InvalidInput("name an experiment, mnist, cifar, scale or all; --list shows them")
@@ -111,15 +119,51 @@ def _run_together(jobs: "list[Job]", label: str) -> "Iterator[Result]":
             pool.close()
 
 
-def _list(as_json: bool) -> None:
-    from hushbit.lab.experiments.reproduce import EXPERIMENTS
+def _list(folder: Path, as_json: bool) -> None:
+    """Print the paper's items with the verdicts on their claims, then the experiments."""
+    from hushbit.lab.experiments.claims import item_verdicts, paper_items
+    from hushbit.lab.experiments.reproduce import EXPERIMENTS, cpu_hours, stored_results
 
-    columns = ["name", "paper", "group", "title"]
-    rows = [[one.name, one.paper, one.group, one.title] for one in EXPERIMENTS.values()]
+    results = stored_results(folder)
+    items = [(item, item_verdicts(item, results)) for item in paper_items()]
+    columns = ["name", "paper", "group", "title", "CPU hours"]
+    rows = [
+        [one.name, one.paper, one.group, one.title, "" if hours is None else f"{hours:.2g}"]
+        for one in EXPERIMENTS.values()
+        for hours in [cpu_hours(one)]
+    ]
     if as_json:
-        show_json([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        console.print(table("Experiments", columns, rows))
+        experiments = [dict(zip(columns, row, strict=True)) for row in rows]
+        made = [
+            asdict(item) | {"claims": [_claim_json(*pair) for pair in pairs]}
+            for item, pairs in items
+        ]
+        show_json({"results": str(folder), "items": made, "experiments": experiments})
+        return
+    for item, pairs in items:
+        console.print(f"{item.number}: {item.title}", markup=False, highlight=False)
+        if item.about:
+            console.print(f"  no claim: {item.about}", markup=False, highlight=False)
+        for claim, found in pairs:
+            parts = [
+                f"  {found.state:14}",
+                f"[{claim.reading}]" if claim.reading else "",
+                claim.text,
+            ]
+            parts += [f"-- {found.figure}"] if found.figure else []
+            parts += [f"-- not run by the rule; earlier: {found.earlier}"] if found.earlier else []
+            line = " ".join(part for part in parts if part)
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print("Experiments and their estimated CPU hours:", highlight=False)
+    for name, source, group, title, hours in rows:
+        line = f"  {name:20} {hours or '-':>6}  {group:7} {source}: {title}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Verdicts from {folder}.", markup=False, highlight=False)
+
+
+def _claim_json(claim: "Claim", found: "Verdict") -> dict[str, Any]:
+    names = ("text", "reading", "experiment", "evidence")
+    return {name: getattr(claim, name) for name in names} | asdict(found)
 
 
 def _summary(result: "Result", out: Path) -> dict[str, Any]:
@@ -134,13 +178,20 @@ def _summary(result: "Result", out: Path) -> dict[str, Any]:
 
 def _print_result(result: "Result", out: Path) -> None:
     """A line for the experiment and one for each claim that does not hold."""
-    name, claims = result.name, f"{result.count(True)} of {len(result.checks)} claims hold"
+    from hushbit.lab.experiments.claims import STATES, claims_of
+
+    name, failed = result.name, [check for check in result.checks if check.holds is False]
+    claims = "no claim fails"
+    if failed:
+        claims = "1 claim fails" if len(failed) == 1 else f"{len(failed)} claims fail"
+    states = [found.state for _, found in claims_of(result)]
+    if states:
+        claims = ", ".join(f"{states.count(state)} {state}" for state in STATES)
     if result.quick:
         name, claims = f"{name} (quick form)", "too short to judge its claims"
     console.print(
         f"{name}: {claims}, {result.seconds:.0f} s of CPU, {out / result.name / 'result.json'}"
     )
-    for check in result.checks:
-        if check.holds is False:
-            console.print(f"  does not hold: {check.claim}: {check.figure}")
+    for check in failed:
+        console.print(f"  does not hold: {check.claim}: {check.figure}")
     err.print(f"show it with: hushbit report {out}", highlight=False)

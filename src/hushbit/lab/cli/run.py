@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,24 +24,18 @@ from hushbit.lab.cli.output import (
     announce_cluster,
     err,
     need_lab,
+    print_card,
     print_details,
+    print_lines,
     print_simulation_note,
     print_statement,
+    print_title,
     resume_hint,
     show_json,
-    table,
+    without_history,
 )
-from hushbit.lab.cli.output import out as console
 from hushbit.lab.sim.settings import Settings
 from hushbit.wire.files import write_text
-
-SHOWN: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("bytes_up", "sent up", lambda v: f"{v / 1e6:,.2f} MB"),
-    ("bytes_down", "sent down", lambda v: f"{v / 1e6:,.2f} MB"),
-    ("seconds", "time", lambda v: f"{v:.1f} s"),
-)
-"""The figures that are printed without --details, after the test results."""
-
 
 Engine = Annotated[
     str,
@@ -152,20 +145,19 @@ def run(
             )
     except KeyboardInterrupt:
         raise Interrupted(resume_hint(out)) from None
-    summary.pop("history")
     if summary["rounds"] < settings.rounds:
         text = f"note: stopped early: no higher test accuracy in {settings.patience} rounds"
         err.print(text, soft_wrap=True, highlight=False)
     if note is not None:
         write_text(note, summary.privacy_note())
     if json:
-        show_json(summary)
+        show_json(without_history(summary))
         return
-    title = "{mechanism}: {dataset}, {model}, {users:,} users, {rounds:,} rounds".format(**summary)
-    rows = [[f"test {n}", metric_text(n, v)] for n, v in summary.metrics.items() if n != "loss"]
-    rows = rows or [["test loss", metric_text("loss", summary["test_loss"])]]
-    rows += [[name, show(summary[key])] for key, name, show in SHOWN]
-    console.print(table(title, ["", "value"], rows))
+    print_title(summary)
+    print_card([summary])
+    others = {n: v for n, v in summary.metrics.items() if n != "accuracy"}
+    texts = [f"test {name} {metric_text(name, value)}" for name, value in others.items()]
+    print_lines([f"{', '.join(texts)}, time {summary['seconds']:.1f} s", ""])
     print_statement(summary)
     if details:
         print_details(summary)

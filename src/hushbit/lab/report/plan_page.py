@@ -1,7 +1,8 @@
 """A plan as one HTML page with sliders that works without a network.
 
 The script of the page, plan.js, repeats the formulas of `hushbit.tuning.plan`. Figures against the
-model come from a table of divergences (tools/tally_excess.py) and are rounded up.
+model come from a table of Rényi divergences (tools/tally_excess.py) and are rounded up. They are up
+to 10 % above those of `hushbit plan`, which has a second bound.
 """
 
 import json

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hushbit.lab.decision_card import METRICS, DecisionCard, size_text
-from hushbit.lab.experiments.catalogue import CATALOGUE
+from hushbit.lab.experiments import CATALOGUE
 from hushbit.lab.experiments.results import Result
 from hushbit.lab.report import document as doc
 from hushbit.lab.report.document import Block, Document, Part, ReportTable, Section, Text, number
@@ -88,6 +88,7 @@ def _names_of_seeds(runs: list[RunReport]) -> dict[str, str]:
 
 def _card_summary(run: RunReport, name: str) -> dict[str, Any]:
     own = {"name": name, "mechanism": run.settings.mechanism, "history": run.rows}
+    own |= {"server": run.settings.server_name}
     users = {"users": run.settings.users, "rounds": run.settings.rounds}
     return {"test_loss": run.last("test_loss"), **run.summary, **own, **users}
 

@@ -25,7 +25,7 @@ NUMBERS = (
     "delta",
     "seconds",
 )
-OPTIONAL_NUMBERS = ("epsilon_spent", "honest")
+OPTIONAL_NUMBERS = ("epsilon_spent", "honest", "server_rate")
 """Numbers that not every run has."""
 
 Row = dict[str, float | None]
@@ -54,6 +54,8 @@ class RunReport:
             for name, value in asdict(self.settings).items()
             if value != FIELDS[name].default
         }
+        if self.settings.rotate == self.settings.rotates_by_default:
+            given.pop("rotate", None)
         if self.settings.task is not None:  # it brings its own names and users
             given = {k: v for k, v in given.items() if k not in ("dataset", "model", "users")}
             if ":" not in self.settings.task:
@@ -62,7 +64,10 @@ class RunReport:
         words = ["hushbit", "run"]
         for name, value in given.items():
             flag = "--" + name.replace("_", "-")
-            words += [flag] if value is True else [flag, str(value)]
+            if isinstance(value, bool):
+                words.append(flag if value else f"--no-{flag[2:]}")
+            else:
+                words += [flag, str(value)]
         return shlex.join(words) + " --out NEW"
 
     def last(self, metric: str) -> float | None:

@@ -26,7 +26,7 @@ multinomial draws.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -428,10 +428,12 @@ def sampled(setup: Setup, state: RunState, engine: Engine | None = None) -> Aggr
     """Aggregate all users by a sampler, in this process; the engine is ignored.
 
     The published signal-to-noise ratio counts what attackers should have sent, so the true mean
-    includes them.
+    includes them. With `copies`, each trained user is counted that many times: the noise is that of
+    all users, exactly, for the updates of a part of them.
     """
     settings, dim, number = setup.settings, setup.task.dim, state.round
-    sampler = aggregate_sampler(settings, layer_slices(setup.task), dim)
+    counted = replace(settings, users=settings.users * settings.copies, copies=1)
+    sampler = aggregate_sampler(counted, layer_slices(setup.task), dim)
     if sampler is None:
         raise InvalidInput(
             "the aggregate of these settings has no known distribution: cast ballots instead"
@@ -445,7 +447,8 @@ def sampled(setup: Setup, state: RunState, engine: Engine | None = None) -> Aggr
     for chunk in train_users(setup, number, users, state.params, state.local):
         add_rows(total, chunk.updates, np.ones(len(chunk.users), dtype=np.bool_))
         rotated = chunk.updates if rotation is None else rotation.apply(chunk.updates)
-        sampler.add(rotated, is_attacker[chunk.users])
+        for _ in range(settings.copies):
+            sampler.add(rotated, is_attacker[chunk.users])
         loss = add_losses(loss, chunk.losses)
         chunks.append(without_updates(chunk))
     mean = sampler.decode(np.random.default_rng([settings.seed, number, 0x1A3]))

@@ -6,7 +6,7 @@ objects to pairs, such as those of Hugging Face `datasets`, `flwr-datasets` and 
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,10 @@ class Samples:
         """The samples with images (samples, channels, height, width) stored channels last."""
         inputs = (one.transpose(0, 2, 3, 1) if one.ndim == 4 else one for one in self.inputs)
         return dataclasses.replace(self, inputs=tuple(map(np.ascontiguousarray, inputs)))
+
+    def part(self, rows: slice) -> "Samples":
+        """Some of the samples."""
+        return Samples(tuple(one[rows] for one in self.inputs), self.targets[rows], self.names)
 
     def batch(self, rows: Any) -> "Batch":
         """The stored samples in these rows, a slice or an array of any shape; channels first."""
@@ -189,13 +193,35 @@ def _layout(part: Samples) -> str:
     return ", ".join(f"{one.dtype} {one.shape[1:]}" for one in (*part.inputs, part.targets))
 
 
+def shortened(items: Iterable[Any]) -> str:
+    """The first items as text."""
+    texts = [str(one) for one in items]
+    return ", ".join(texts[:MAX_SHOWN]) + (", ..." if len(texts) > MAX_SHOWN else "")
+
+
+def rows_with_nan(samples: Samples) -> NDArray[np.bool_]:
+    """Which samples have an entry that is not a number."""
+    found = np.zeros(len(samples), dtype=bool)
+    for array in (*samples.inputs, samples.targets):
+        if array.dtype.kind == "f":
+            found |= np.isnan(array).reshape(len(samples), -1).any(axis=1)
+    return found
+
+
+def owners_text(rows: UserRows, chosen: NDArray[np.bool_]) -> str:
+    """The clients that hold one of the chosen samples, as text; empty if none does."""
+    owners = np.repeat(np.arange(rows.users), rows.counts)[chosen[rows.members]]
+    clients = np.unique(owners)
+    return f"client{'s' * (len(clients) > 1)} {shortened(clients)}" if len(clients) else ""
+
+
 def _rows(parts: Parts, count: int) -> UserRows:
     """The rows of each client, checked."""
     empty = [number for number, part in enumerate(parts) if not len(part)]
     if empty or not len(parts):
-        shown = ", ".join(map(str, empty[:MAX_SHOWN])) + (", ..." if len(empty) > MAX_SHOWN else "")
         raise InvalidInput(
-            f"every client needs at least one sample; {shown or 'no client'} has none: leave it out"
+            f"every client needs at least one sample; {shortened(empty) or 'no client'} has none: "
+            "leave it out"
         )
     if any(part.dtype.kind not in "iu" for part in parts):
         raise InvalidInput("with data, clients must be arrays of row numbers")

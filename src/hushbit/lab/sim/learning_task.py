@@ -4,6 +4,7 @@
 """
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -132,8 +133,16 @@ def load_task(place: str) -> "Task":
         )
     from hushbit.lab.sim.task import Task
 
-    found = getattr(module, name, None)
+    if not hasattr(module, name):
+        raise InvalidInput(f"{path.name} has no name {name}")
+    found = getattr(module, name)
     if callable(found) and not isinstance(found, Task):
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            raise InvalidInput(
+                f"{name} in {path.name} must return a task without arguments: {error}"
+            ) from None
         found = found()
     if not isinstance(found, Task):
         raise InvalidInput(

@@ -32,7 +32,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hushbit.errors import HushbitError, InvalidInput
-from hushbit.lab.sim.client_data import Batch, Samples
+from hushbit.lab.sim.client_data import Batch, Samples, shortened
 from hushbit.lab.sim.models import TensorSlot
 from hushbit.lab.sim.optimizers import LocalState
 from hushbit.lab.sim.partition import Indices, UserRows
@@ -85,6 +85,7 @@ class TrainedModule:
     ) -> None:
         self.module = copy.deepcopy(module).train()
         self.loss, self.names = loss, names
+        _check_frozen(frozen, list(_tensors(self.module)))
         for name, parameter in self.module.named_parameters():
             if _matches(name, frozen):
                 parameter.requires_grad_(False)
@@ -248,6 +249,17 @@ def _part(weights: Tensor, slot: TensorSlot) -> Tensor:
     return weights[..., slot.start : slot.stop].reshape(*weights.shape[:-1], *slot.shape)
 
 
+def _check_frozen(patterns: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse patterns without effect: tensors that should stay on the device would be sent."""
+    if isinstance(patterns, str):
+        raise InvalidInput(f"frozen must be a list of patterns; got the text {patterns!r}")
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InvalidInput(
+                f"frozen pattern {pattern!r} matches no tensor of the model: {shortened(names)}"
+            )
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -313,7 +325,7 @@ def choose_gradient_methods(trained: TrainedModule, samples: Samples) -> Gradien
     except Exception as error:
         raise InvalidInput(
             f"training on two test samples failed: {type(error).__name__}: {_first_line(error)}; "
-            "check the model, the loss and the shapes of the samples"
+            "check the model, the loss, and the shapes and labels of the samples"
         ) from error
     notes, floats = [], _saved_floats(trained, start, batch)
     for first, later in (("shared", "vmap"), ("vmap", "vmap")):
@@ -424,7 +436,15 @@ class ModuleJob:
 
     def _tile(self, out: LocalChunk, seeds: Seeds, state: Mapping[str, Floats]) -> None:
         for members in self._groups(out.users):
-            self._group(out, members, seeds[members], state)
+            try:
+                self._group(out, members, seeds[members], state)
+            except (IndexError, RuntimeError, ValueError) as error:  # of torch, such as a token
+                if isinstance(error, HushbitError):
+                    raise
+                raise InvalidInput(
+                    f"training failed for one of the clients {shortened(out.users[members])}: "
+                    f"{type(error).__name__}: {_first_line(error)}"
+                ) from error
 
     def _groups(self, users: Indices) -> list[Indices]:
         """The users of a tile that train together: those with batches of equal sizes."""

@@ -2,10 +2,9 @@
 
 import math
 
-from hushbit.budget import Budget
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import CRAFTED
-from hushbit.lab.sim.settings import Settings, mechanism_name
+from hushbit.lab.sim.settings import Settings
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.statement import PrivacyStatement, privacy_statement
 
@@ -33,7 +32,7 @@ def honest_in_round(settings: Settings) -> int:
     most = max(0, present - attackers)
     if settings.honest is None:
         return most
-    share = settings.honest <= 1
+    share = isinstance(settings.honest, float)
     wanted = math.floor(settings.honest * present + 1e-9) if share else int(settings.honest)
     if not 1 <= wanted <= most:
         raise InvalidInput(
@@ -64,17 +63,12 @@ def check_model_budget(settings: Settings, ballots_stored: bool = False) -> None
         )
 
 
-def budget_of(settings: Settings) -> Budget | None:
-    """The budget that the mechanism spends; None for FedAvg, the reference without privacy."""
-    return None if mechanism_name(settings.mechanism) == "fedavg" else settings.budget
-
-
 def spent_text(settings: Settings, guarantee: Guarantee, rounds: int) -> str:
     """What a user has spent after `rounds` rounds, as text: in the unit of the budget, if any.
 
     Without a budget it is the epsilon per bit or, if that is infinite, per run against the model.
     """
-    budget, honest = budget_of(settings), honest_in_round(settings) or None
+    budget, honest = settings.budget, honest_in_round(settings) or None
     if budget is not None:
         spent = budget.spent(guarantee, rounds=rounds, honest=honest).epsilon
         return f"epsilon {spent:.3g} per {budget.per} ({budget.against})"
@@ -94,7 +88,7 @@ def statement_of(
         delta=settings.shown_delta,
         honest=honest_in_round(settings) or None,
         users=settings.users,
-        budget=budget_of(settings),
+        budget=settings.budget,
         not_a_sum=no_model_guarantee(settings, ballots_stored),
         simulated=True,
     )

@@ -24,7 +24,7 @@ import numpy as np
 
 from hushbit.checks import Floats, Ints
 from hushbit.engine import Engine, SerialEngine
-from hushbit.errors import NotFinite
+from hushbit.errors import InvalidInput, NotFinite
 from hushbit.lab.attacks import FORGED_NORMS, PUBLISHED
 from hushbit.lab.attacks.ballots import (
     attack_ballots,
@@ -356,6 +356,10 @@ def ballots(
     keep and observed updates stay in this process, so the engine is then ignored.
     """
     settings, mechanism = setup.settings, setup.mechanism.with_state(state.tuning)
+    if settings.copies != 1:
+        raise InvalidInput(
+            f"ballots are cast by users, not by copies of them; got {settings.copies}"
+        )
     users = sample_users(setup, state.round)
     history = load_state(state.defence, users, state.params)
     whole = UserBatch(state.round, users, state.params, mechanism, state.local, history)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hushbit.engine import Engine
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput, MissingExtra
 from hushbit.lab.callbacks import Callback
+from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.sim.early_stopping import has_stopped
 from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.privacy import SIMULATION_ONLY, check_model_budget, statement_of
@@ -211,6 +212,15 @@ class RunSummary(dict[str, Any]):
         """The test results of the last model, such as accuracy and loss."""
         names = ("test_accuracy", "test_loss", *self.task.own_metrics)
         return {n.removeprefix("test_"): self[n] for n in names if not math.isnan(self[n])}
+
+    @property
+    def card(self) -> DecisionCard:
+        """The decision card of the run; print(result.card.text()) shows it as text."""
+        return DecisionCard.of([self])
+
+    def _repr_html_(self) -> str:
+        """The card in a notebook."""
+        return self.card.notebook()
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the last model, for `load_state_dict` of its module."""

@@ -58,6 +58,7 @@ PARTITION_OPTIONS = {
     "shards_per_user": "shards",
 }
 
+BUDGET_OPTIONS = ("epsilon", "delta", "per", "against")
 DATA_OPTIONS = ("pixels", "weights_file", "validation", "partition", *PARTITION_OPTIONS)
 """Options of the built-in tasks."""
 
@@ -97,6 +98,12 @@ class Settings:
         None, "File with the initial weights of resnet18; default: random weights."
     )
     users: int = _option(100, "Number of users.", low=1)
+    copies: int = _option(
+        1,
+        "Users that each trained user stands for in the aggregate; only where the aggregate is "
+        "drawn from its distribution, as in hushbit reproduce.",
+        low=1,
+    )
     partition: str = _choice("per-user", "How samples are split among users", PARTITIONS)
     samples_per_user: int = _option(5, "Samples per user (partition per-user).", low=1)
     replace: bool = _option(False, "Draw samples with replacement (partition per-user).")
@@ -126,7 +133,8 @@ class Settings:
     honest: float | None = _option(
         None,
         "Voters in each round who keep their coins secret, for guarantees against the model: a "
-        "number, or a share up to 1 of those who take part. Default: all but the attackers.",
+        "whole number of voters (1 is one voter), or with a decimal point a share of those who "
+        "take part (1.0 is all of them). Default: all but the attackers.",
     )
     k: int | None = _option(None, "Minimum k-anonymity of a block in one round (cpa-auto).")
     bits_per_weight: float | None = _option(None, "Bits per weight (cpa-auto).")
@@ -143,7 +151,11 @@ class Settings:
     preset: str | None = _option(
         None, "Preset: corrected, paper or authors; baselines accept only authors."
     )
-    rotate: bool = _option(False, "Apply a random rotation to updates before quantization.")
+    rotate: bool | None = _option(
+        None,
+        "Apply a random rotation to updates before quantization. Default: for cpa under a budget "
+        "only.",
+    )
     clip: float | None = _option(
         None,
         "Largest l2 norm of an update (l2 clip); gives a guarantee for the whole message (cpa).",
@@ -242,11 +254,12 @@ class Settings:
         """Raise for a budget that is incomplete or wrong, and for a wrong delta or honest."""
         if self.honest is not None:
             number = check_positive("honest", self.honest)
-            if number > 1 and number != int(number):
+            if isinstance(self.honest, float) and number > 1:
                 raise InvalidInput(
-                    f"honest is a whole number of users, or a share of at most 1; got {number}"
+                    "honest is a whole number of voters, such as 900, or a share of at most 1 with "
+                    f"a decimal point, such as 0.9; got {self.honest}"
                 )
-        parts = {name: getattr(self, name) for name in ("epsilon", "delta", "per", "against")}
+        parts = {name: getattr(self, name) for name in BUDGET_OPTIONS}
         missing = [f"--{name}" for name, value in parts.items() if value is None]
         if set(missing) >= {"--epsilon", "--per", "--against"}:
             if self.delta is not None and not 0 < check_float("delta", self.delta) < 1:
@@ -261,6 +274,11 @@ class Settings:
             raise InvalidInput(
                 "give --epsilon-per-bit or a budget (--epsilon, --delta, --per, --against), "
                 "not both"
+            )
+        elif mechanism_name(self.mechanism) == "fedavg":
+            raise InvalidInput(
+                "mechanism fedavg has no privacy and cannot spend a budget: leave out --epsilon, "
+                "--delta, --per and --against, or choose another mechanism"
             )
         else:
             _ = self.budget  # checks the parts
@@ -295,16 +313,20 @@ class Settings:
             return self.server
         return "filter" if self.mechanism == "cpa-auto" else "plain"
 
+    @property
+    def rotates_by_default(self) -> bool:
+        """Whether updates are rotated if the option is not given."""
+        return self.epsilon is not None and self.mechanism == "cpa"
+
     def resolved(self) -> "Settings":
         """The same run, with defaults that depend on other options filled in."""
-        rotate = self.rotate or (self.epsilon is not None and self.mechanism == "cpa")
         server_rate = 1.0 if self.epsilon is None and not self.server_rate else self.server_rate
         return dataclasses.replace(
             self,
             rate=self.local_rate,
             server=self.server_name,
             server_rate=server_rate,
-            rotate=rotate,
+            rotate=self.rotates_by_default if self.rotate is None else self.rotate,
         )
 
     def given(self) -> dict[str, Any]:
@@ -364,7 +386,7 @@ def kind_of(name: str) -> type:
 def _typed(name: str, value: Any) -> Any:
     kind = kind_of(name)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return value if name == "honest" else float(value)  # 1 is one voter, 1.0 all of them
     if type(value) is not kind:
         raise InvalidInput(f"{name} must be {kind.__name__}; got {value!r}")
     return value

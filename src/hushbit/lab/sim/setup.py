@@ -112,14 +112,14 @@ def build_mechanism(settings: Settings, task: LearningTask, local: LocalSettings
     name, budget = mechanism_name(settings.mechanism), settings.budget
     options = {key: getattr(settings, key) for key in OPTIONS}
     given = {key: value for key, value in options.items() if value is not None}
-    rotate = given.pop("rotate")
+    rotate = given.pop("rotate", False)
     accepted = accepted_options(name, settings.per)
     wrong = sorted(set(given) - accepted | ({"rotate"} - accepted if rotate else set()))
     if wrong:
         listed = ", ".join("--" + key.replace("_", "-") for key in wrong)
         under = f" under a budget per {settings.per}" if budget else ""
         raise InvalidInput(f"mechanism {name} does not take {listed}{under}; leave it out")
-    if budget is not None and name != "fedavg":
+    if budget is not None:
         check_model_budget(settings)
         made = _within(budget, name, settings, task, local)
         if made is not None:
@@ -154,7 +154,13 @@ def _within(
     clip = settings.clip or public_clip(settings, task, local)
     if name == "cpa":
         return calibrate(
-            task.dim, budget, rounds=rounds, honest=honest, clip=clip, radius=settings.radius
+            task.dim,
+            budget,
+            rounds=rounds,
+            honest=honest,
+            clip=clip,
+            radius=settings.radius,
+            rotate=settings.rotate is not False,
         )
     if name == "gaussian":
         return calibrate_gaussian(task.dim, budget, clip=clip, rounds=rounds)
@@ -267,11 +273,12 @@ def run_identifier(settings: Settings) -> bytes:
     """The run under which ballots are stored: 16 bytes that depend on the settings alone.
 
     Settings at their default are left out, so that a new setting changes no stored run. The first
-    stored runs had the inputs and batches of the paper and a server rate of 1 as defaults.
+    stored runs had the inputs and batches of the paper, a server rate of 1 and no rotation as
+    defaults.
     """
     chosen = dataclasses.asdict(settings.resolved())
     defaults = {name: option.default for name, option in FIELDS.items()}
-    defaults |= PAPER_TRAINING | {"server_rate": 1.0}
+    defaults |= PAPER_TRAINING | {"server_rate": 1.0, "rotate": False}
     named = {name: value for name, value in chosen.items() if value != defaults[name]}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).digest()[:16]
 

@@ -18,7 +18,16 @@ from hushbit.defence.modality import Flags
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import POISONING
 from hushbit.lab.attacks.poisoning import rows_of
-from hushbit.lab.sim.client_data import Batch, Prepare, Samples, read_clients, read_samples
+from hushbit.lab.sim.client_data import (
+    Array,
+    Batch,
+    Prepare,
+    Samples,
+    owners_text,
+    read_clients,
+    read_samples,
+    rows_with_nan,
+)
 from hushbit.lab.sim.models import TensorSlot, flat_tensor
 from hushbit.lab.sim.module_training import (
     Loss,
@@ -80,13 +89,21 @@ class Task:
         self.test = read_samples(test, prepare, "test").stored()
         if self.test.names != self.samples.names:
             raise InvalidInput("test must have the same inputs as the clients")
+        self._refuse(rows_with_nan, "NaN in the data: remove or replace these values")
         self.model, self.loss = model, loss
         module = self._module(0)
         self.name, self.model_name = name, type(module).__name__
         self.metrics = dict(metrics or {})
         self.trained = TrainedModule(module, loss, self.samples.names, frozen)
         self.gradient_methods = choose_gradient_methods(self.trained, self.test)
-        self._accuracy = metrics is None and self._predicts_classes()
+        self.classes = self._count_classes()
+        self._accuracy = metrics is None and self.classes is not None
+        if self.classes is not None:
+            self._refuse(
+                self._wrong_labels,
+                f"labels that the loss does not accept: the model has {self.classes} outputs, for "
+                f"labels from 0 to {self.classes - 1}",
+            )
 
     def __repr__(self) -> str:
         return (
@@ -94,12 +111,39 @@ class Task:
             f"{len(self.samples)} samples, {len(self.test)} for the test)"
         )
 
+    def _refuse(self, find: Callable[[Samples], Array], what: str) -> None:
+        """Refuse data in which `find` marks samples of a client or of the test set."""
+        if owners := owners_text(self.rows, find(self.samples)):
+            raise InvalidInput(f"{owners}: {what}")
+        if find(self.test).any():
+            raise InvalidInput(f"test set: {what}")
+
+    def _wrong_labels(self, samples: Samples) -> Array:
+        """Which samples have labels that are not classes and that the loss refuses.
+
+        A loss may accept some, such as -100, which the cross entropy ignores.
+        """
+        assert self.classes is not None
+        labels = samples.targets.reshape(len(samples), -1)
+        wrong: Array = np.zeros(len(samples), dtype=bool)
+        for label in np.unique(labels[(labels < 0) | (labels >= self.classes)]):
+            found = (labels == label).any(axis=1)
+            row = int(found.argmax())
+            try:
+                ((batch, outputs),) = self._outputs(self.init(0), samples.part(slice(row, row + 1)))
+                self.trained.loss_of(outputs, batch.targets)
+            except (IndexError, RuntimeError, ValueError):
+                wrong |= found
+        return wrong
+
     def _module(self, seed: int) -> nn.Module:
         """The module with its initial weights."""
         if isinstance(self.model, nn.Module):
             return self.model
-        with seeded(seed):
-            made = self.model()
+        made: Any = self.model
+        if callable(made):
+            with seeded(seed):
+                made = made()
         if not isinstance(made, nn.Module):
             raise InvalidInput(
                 "model must be a torch.nn.Module, or a function that returns one; got "
@@ -257,15 +301,15 @@ class Task:
         finally:
             trained.module.train()
 
-    def _predicts_classes(self) -> bool:
-        """Whether targets are integers and outputs have one more dimension, the classes."""
-        targets = self.test.targets
-        if targets.dtype.kind not in "iu":
-            return False
-        first = Samples(tuple(one[:1] for one in self.test.inputs), targets[:1], self.test.names)
-        ((batch, outputs),) = self._outputs(self.init(0), first)
+    def _count_classes(self) -> int | None:
+        """The size of the dimension that outputs have more than integer targets, else None."""
+        if self.test.targets.dtype.kind not in "iu":
+            return None
+        ((batch, outputs),) = self._outputs(self.init(0), self.test.part(slice(1)))
+        if not isinstance(outputs, Tensor):
+            return None
         shape = tuple(batch.targets.shape)
-        return isinstance(outputs, Tensor) and outputs.shape[:1] + outputs.shape[2:] == shape
+        return outputs.shape[1] if outputs.shape[:1] + outputs.shape[2:] == shape else None
 
     def describe(self) -> dict[str, Any]:
         """What the run record says about the task."""

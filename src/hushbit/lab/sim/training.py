@@ -419,5 +419,6 @@ def check_finite(chunk: LocalChunk, round_number: int) -> None:
         names = ", ".join(str(user) for user in broken[:5]) + (", ..." if len(broken) > 5 else "")
         raise TrainingDiverged(
             f"round {round_number}: training gave NaN or infinite values for {len(broken)} users "
-            f"({names}); lower the learning rate or the server step, or resume from a checkpoint"
+            f"({names}); check their data, lower the learning rate or the server step, or resume "
+            "from a checkpoint"
         )
