@@ -374,13 +374,18 @@ def _log_choose(total: float, part: float) -> float:
     return -math.inf if part > total else math.log(math.comb(int(total), int(part)))
 
 
-def bound_of_tallies(releases: Iterable[TallyRelease], delta: float) -> Bound:
+METHODS = ("best", "renyi")
+
+
+def bound_of_tallies(releases: Iterable[TallyRelease], delta: float, method: str = "best") -> Bound:
     """(epsilon, delta) of one user against somebody who sees these tallies and nothing else.
 
     Rounds may be chosen with knowledge of earlier tallies. Inputs of users may depend on the past
     only through tallies: error feedback and other state from a user's own ballots void the bound.
+    `method` is "best", the smaller of both bounds for votes, or "renyi", the one by Rényi orders.
     """
     delta = check_delta(delta, zero=False)
+    check_choice("method", method, METHODS)
     listed = [release for release in releases if release.rounds]
     if not listed:
         return Bound(0.0, delta, "nothing was released")
@@ -393,7 +398,7 @@ def bound_of_tallies(releases: Iterable[TallyRelease], delta: float) -> Bound:
     for orders in grids:
         total = sum((one.divergences(orders) for one in listed), np.zeros(len(orders)))
         found = min(found, epsilon_of_orders(np.array(orders), total, delta))
-    gaussian = _epsilon_by_slopes(listed, delta)
+    gaussian = _epsilon_by_slopes(listed, delta) if method == "best" else math.inf
     if gaussian < found:
         return Bound(gaussian, delta, "sums of votes, Gaussian DP")
     return Bound(found, delta, "sums of votes, Renyi orders")
