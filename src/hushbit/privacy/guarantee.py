@@ -10,6 +10,7 @@ it does not replace differential privacy.
 
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from hushbit.checks import check_delta, check_int
@@ -190,8 +191,7 @@ class Guarantee:
         if isinstance(self.sums, str):
             raise InvalidInput(f"no guarantee of the tally is proved: {self.sums}")
         release = TallyRelease(self.sums, honest, rounds, relation, participation)
-        local = replace(self.bound(rounds, delta), delta=delta)
-        return smallest([bound_of_tallies([release], delta, method), local], delta)
+        return _bound_of_release(self, release, check_delta(delta, zero=False), method)
 
     def levels(
         self, rounds: int, *, delta: float, participation: float | None = None
@@ -268,6 +268,15 @@ class Guarantee:
 
     def __repr__(self) -> str:
         return f"Guarantee({self.summary()})"
+
+
+@lru_cache(maxsize=4096)
+def _bound_of_release(
+    guarantee: Guarantee, release: TallyRelease, delta: float, method: str
+) -> Bound:
+    """The smaller one of the bound of the tallies and the local bound of the same run."""
+    local = replace(guarantee.bound(release.rounds, delta), delta=delta)
+    return smallest([bound_of_tallies([release], delta, method), local], delta)
 
 
 def participation_bound(
