@@ -42,7 +42,8 @@ TESTS = {  # the quick tests of each file, or of the files in a folder
     "mechanism.py": "test_mechanism.py test_registry.py test_cpa.py test_golden.py baselines/*",
     "privacy/ledger.py": "privacy/test_ledger.py privacy/test_ledger_files.py",
     "privacy/ledger_file.py": "privacy/test_ledger*",
-    "privacy/central.py": "privacy/test_central.py privacy/test_gaussian_sum.py",
+    "privacy/central.py": "privacy/test_central.py privacy/test_gaussian_sum.py"
+    " privacy/test_tally_slope.py",
     "privacy/guarantee.py": "privacy/test_guarantee.py privacy/test_anonymity.py"
     " privacy/test_central.py",
     "privacy": "privacy/test_[!cdlp]* privacy/test_comp* privacy/test_ledger.py",

@@ -88,6 +88,16 @@ def test_guarantee_and_size_are_those_of_the_inner_mechanism() -> None:
         inner.tally(KEY).add(mechanism.encode(np.zeros(300), KEY.user(1)))
 
 
+def test_vectors_are_rotated_as_updates_are() -> None:
+    """The coordinates of votes: a vector has the same inner products there."""
+    mechanism = hb.Rotated(hb.CPA(dim=9, epsilon_per_bit=1.0, radius=1.0))
+    key = hb.RoundKey(bytes(32), 1)
+    vector = np.linspace(-1, 2, 9)
+    found = mechanism.votes.to_vote_space(vector, key)
+    assert np.allclose(found, Rotation(9, key.rotation).apply(vector[None])[0])
+    assert not np.allclose(found[:9], vector)
+
+
 def test_padding_is_checked_behind_the_rotation() -> None:
     mechanism = hb.Rotated(hb.CPA(dim=3, epsilon_per_bit=1.0, radius=1.0))
     ballot = mechanism.encode(np.zeros(3), KEY.user(1))

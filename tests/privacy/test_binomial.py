@@ -22,6 +22,8 @@ from hushbit.privacy.binomial import (
 )
 
 CASES = [
+    (0, 1),
+    (1, 1),
     (0, 10),
     (1, 10),
     (10, 10),

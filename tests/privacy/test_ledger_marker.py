@@ -245,6 +245,12 @@ def test_a_row_with_a_new_digest_of_its_own_breaks_the_chain(used: Ledger) -> No
         used.entries()
 
 
+def test_a_changed_row_is_noticed_when_the_ledger_is_opened(used: Ledger) -> None:
+    edit(used, "UPDATE rows SET mechanism = 'x' WHERE id = 3")
+    with pytest.raises(DamagedFile, match="Row 3 of the ledger"):
+        Ledger.open(used.path)
+
+
 def test_nobody_can_commit_between_reading_the_rows_and_the_marker(
     used: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,16 @@ def test_rounds_and_extra_votes_add_up() -> None:
     assert mu(half) == pytest.approx(mu(plain) / 4, rel=1e-5)
 
 
+def test_all_that_is_left_out_is_taken_from_delta() -> None:
+    """60 rounds of 7850 coordinates, two tails each; at most a hundredth of delta pays for them."""
+    release, tails = run_of(1000, 0.1), 2 * 60 * 7850
+    digits = 13
+    assert tails * 10.0**-digits <= 0.01 * 1e-5 < tails * 10.0 ** -(digits - 1)
+    mu = math.sqrt(60 * release.sums.gaussian_square(1000, "replace", digits))
+    expected = epsilon_of_gaussian(mu, 1e-5 - tails * 10.0**-digits)
+    assert central._epsilon_by_slopes([release], 1e-5) == expected
+
+
 def test_sampled_tallies_have_no_gaussian_bound() -> None:
     sampled = TallyRelease(VoteSums(0.1, 7850, 9.34, True), 1000, 60, sampled=0.5)
     assert central._epsilon_by_slopes([sampled], 1e-5) == math.inf

@@ -63,7 +63,9 @@ def test_all_bytes_are_on_the_disk_before_the_file_is_renamed(tmp_path, monkeypa
     assert steps == [5, "replace", "folder"]
     steps.clear()
     for _ in range(2):
-        load_secret(tmp_path / "new" / "folder" / secrets.token_hex(4))
+        place = tmp_path / "new" / "folder" / secrets.token_hex(4)
+        load_secret(place)
+        assert stat.S_IMODE(place.stat().st_mode) == 0o600
     assert steps == [32, 32]
 
 
