@@ -203,7 +203,7 @@ def test_random_participation_is_within_delta_exactly(delta: float) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 31, True, "3", 0.0, 1.5, math.nan, math.inf, -0.5])
 def test_wrong_participation_is_refused(wrong: float) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="participation "):
         of_bits((0.5, 10)).run_bound(30, 1e-5, wrong)
 
 
