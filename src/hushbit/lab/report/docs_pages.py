@@ -1,6 +1,7 @@
 """The pages of the documentation that are made from results/.
 
-`write_docs` rewrites docs/reproduction.md with its figures and the tables of docs/field.md.
+`write_docs` rewrites docs/reproduction.md with its figures, the tables of docs/field.md and the
+picture of the README.
 """
 
 from collections import Counter
@@ -8,7 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
 
+import numpy as np
+
+import hushbit as hb
+from hushbit.baselines import FedAvg
 from hushbit.errors import InvalidInput
+from hushbit.lab.experiments import central
 from hushbit.lab.experiments.claims import (
     REFUTED,
     STATES,
@@ -21,9 +27,19 @@ from hushbit.lab.experiments.claims import (
 )
 from hushbit.lab.experiments.results import Cell, Result
 from hushbit.lab.report import document as doc
-from hushbit.lab.report.document import Block, Document, Link, Part, ReportTable, Section, Text
+from hushbit.lab.report.document import (
+    Block,
+    Document,
+    Line,
+    Link,
+    Part,
+    ReportTable,
+    Section,
+    Text,
+    Value,
+)
 from hushbit.lab.report.markdown import write_blocks, write_markdown
-from hushbit.lab.report.plots import result_plots, to_svg
+from hushbit.lab.report.plots import line_plot, result_plots, to_svg
 from hushbit.lab.report.sources import read_sources
 from hushbit.lab.report.tables import unique
 from hushbit.wire.files import write_atomic, write_text
@@ -91,11 +107,11 @@ def write_docs(places: Sequence[Path], folder: Path) -> list[Path]:
     in_field = [result for result in results if result.name in MARKS]
     if in_field:
         pages[folder / FIELD_PAGE] = _page_with_tables(folder / FIELD_PAGE, in_field)
+    blocks = [block for s in document.sections for part in s.parts for block in part.blocks]
+    blocks += [readme_picture(result) for result in results if result.name == "central"]
     pictures = {
-        folder / block.file: to_svg(block.title, block.plots)
-        for section in document.sections
-        for part in section.parts
-        for block in part.blocks
+        folder / block.file: to_svg(block.title, block.plots, block.same_scale)
+        for block in blocks
         if isinstance(block, doc.Picture)
     }
     for path, picture in pictures.items():
@@ -104,6 +120,61 @@ def write_docs(places: Sequence[Path], folder: Path) -> list[Path]:
     for path, text in pages.items():
         write_text(path, text)
     return [*pictures, *pages]
+
+
+README_SAMPLES = 60
+STYLES = {  # colour, dash and symbol of each line in the picture of the README
+    central.CPA: (0, "solid", "circle"),
+    central.GAUSSIAN: (1, "dash", "square"),
+    central.FEDAVG: (5, "dot", "diamond-open"),
+}
+
+
+def readme_picture(result: Result) -> doc.Picture:
+    """Accuracy of the linear model on MNIST against epsilon and against the bytes of a message."""
+    shown = [
+        cell
+        for cell in result.cells
+        if (cell.where["data"], cell.where["model"]) == (central.MNIST, "linear")
+        and cell.where["samples"] == README_SAMPLES
+    ]
+    accuracy, plots = "test accuracy (%)", []
+    users_shown = unique(cell.where["users"] for cell in shown)
+    for users in users_shown:
+        lines = _readme_lines([cell for cell in shown if cell.where["users"] == users])
+        x_label = "epsilon of the whole run, against the model"
+        plots.append(line_plot(f"{users:,} users", x_label, accuracy, lines, log_x=True))
+    few = [cell for cell in shown if cell.where["users"] == users_shown[0]]
+    epsilons = [cell.x for cell in few if cell.scheme == central.CPA and cell.x is not None]
+    title = f"{users_shown[0]:,} users, epsilon {min(epsilons):g} (below) to {max(epsilons):g}"
+    lines = _readme_lines(few, _message_kilobytes())
+    plots.append(line_plot(title, "kB that a user sends per round", accuracy, lines, log_x=True))
+    return doc.Picture(
+        f"MNIST, linear model, {README_SAMPLES} samples a user, {central.ROUNDS} rounds",
+        "figures/private-training.svg",
+        tuple(plots),
+        same_scale=True,
+    )
+
+
+def _readme_lines(cells: Sequence[Cell], kilobytes: dict[str, float] | None = None) -> list[Line]:
+    """A line for each scheme, over epsilon or, if sizes are given, over the size of a message."""
+    lines = []
+    for scheme, style in STYLES.items():
+        own = [cell for cell in cells if cell.scheme == scheme and cell.x is not None]
+        x = [kilobytes[scheme] if kilobytes else cell.x or 0.0 for cell in own]
+        values = tuple(Value(cell.mean, cell.low, cell.high) for cell in own)
+        lines.append(Line((scheme,), tuple(x), values, *style))
+    return lines
+
+
+def _message_kilobytes() -> dict[str, float]:
+    """Sizes of messages of the linear model on MNIST; the Gaussian mechanism sends the update."""
+    dim = 7850
+    bits = hb.Rotated(hb.CPA(dim, epsilon_per_bit=0.1, radius=1.0))
+    user = hb.RoundKey(bytes(32), round=0).user(0)
+    one, plain = (len(m.encode(np.zeros(dim), user).to_bytes()) / 1e3 for m in (bits, FedAvg(dim)))
+    return {central.CPA: one, central.GAUSSIAN: plain, central.FEDAVG: plain}
 
 
 def reproduction_document(results: Sequence[Result]) -> Document:

@@ -112,6 +112,7 @@ class Picture:
     title: str
     file: str
     plots: tuple[Plot, ...]
+    same_scale: bool = False
 
 
 @dataclass(frozen=True)

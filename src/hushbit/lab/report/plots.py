@@ -438,9 +438,13 @@ def _log_ticks(lines: Iterable[Line]) -> dict[str, Any]:
 # As image files
 
 
-def to_svg(title: str, plots: Sequence[Plot]) -> bytes:
-    """The plots as panels of one SVG image; the same plots give the same bytes."""
-    return _image(title, plots, "svg", metadata={"Date": None, "Creator": "hushbit"})
+def to_svg(title: str, plots: Sequence[Plot], same_scale: bool = False) -> bytes:
+    """The plots as panels of one SVG image; the same plots give the same bytes.
+
+    With `same_scale` all panels have the same y axis.
+    """
+    metadata = {"Date": None, "Creator": "hushbit"}
+    return _image(title, plots, "svg", same_scale, metadata=metadata)
 
 
 def plot_runs(histories: Mapping[str, History], target: Path, title: str) -> None:
@@ -451,7 +455,9 @@ def plot_runs(histories: Mapping[str, History], target: Path, title: str) -> Non
     write_atomic(target, lambda file: file.write(picture))
 
 
-def _image(title: str, plots: Sequence[Plot], kind: str, **options: Any) -> bytes:
+def _image(
+    title: str, plots: Sequence[Plot], kind: str, same_scale: bool = False, **options: Any
+) -> bytes:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -464,7 +470,7 @@ def _image(title: str, plots: Sequence[Plot], kind: str, **options: Any) -> byte
     with rc_context({"svg.hashsalt": "hushbit", "svg.fonttype": "none"}):
         figure = Figure(figsize=(6.5 + 1.5 * columns, 1 + height * rows), layout="constrained")
         FigureCanvasAgg(figure)
-        panels = figure.subplots(rows, columns, squeeze=False).ravel()
+        panels = figure.subplots(rows, columns, squeeze=False, sharey=same_scale).ravel()
         for panel in panels[len(plots) :]:
             panel.remove()
         handles: dict[str, Any] = {}
@@ -511,7 +517,11 @@ def _draw_panel(axes: Any, plot: Plot) -> None:
         axes.set(xlabel=plot.x_label, ylabel=plot.y_label)
         axes.set_xscale("log" if plot.log_x else "linear")
         axes.set_yscale("log" if plot.log_y else "linear")
-        if not plot.log_x and all(x == int(x) for line in plot.lines for x in line.x):
+        places = sorted({x for line in plot.lines for x in line.x})
+        if plot.log_x and len(places) <= MAX_TICKS:
+            axes.set_xticks(places, [f"{x:.3g}" for x in places])
+            axes.minorticks_off()
+        elif not plot.log_x and all(x == int(x) for x in places):
             axes.xaxis.get_major_locator().set_params(integer=True)
     if plot.reference is not None:
         axes.axhline(plot.reference[1], label=plot.reference[0], color="black", linestyle="--")
