@@ -8,20 +8,29 @@ from pathlib import Path
 import pytest
 
 from hushbit.errors import InvalidInput
+from hushbit.lab.experiments import central
 from hushbit.lab.experiments.cells import run_outcome
 from hushbit.lab.experiments.claims import claims, paper_items
 from hushbit.lab.experiments.paper import scheme_settings
-from hushbit.lab.experiments.results import RULE, read_result
+from hushbit.lab.experiments.results import RULE, Cell, Result, read_result
 from hushbit.lab.experiments.theorems import Theorem1Case
-from hushbit.lab.report.docs_pages import BEGIN, END, reproduction_document, write_docs
-from hushbit.lab.report.document import Link, Picture
+from hushbit.lab.report.docs_pages import (
+    readme_picture,
+    reproduction_document,
+    result_tables,
+    table_marks,
+    write_docs,
+)
+from hushbit.lab.report.document import Link, Picture, ReportTable
 from hushbit.lab.report.html import write_page
 from hushbit.lab.report.markdown import write_markdown
+from hushbit.lab.report.plots import to_svg
 from hushbit.lab.report.sources import read_sources
 from lab.report.report_samples import blocks, run_folder, table_result
 from lab.report.report_tree import parse
 
 ROOT = Path(__file__).parents[3]
+BEGIN, END = table_marks("nmse")
 RESULTS, DOCS = ROOT / "results", ROOT / "docs"
 
 
@@ -49,6 +58,46 @@ def test_a_field_page_without_marks_is_left_as_it_is(tmp_path, page):
     with pytest.raises(InvalidInput, match="must contain the lines"):
         write_docs([RESULTS / "nmse"], tmp_path)
     assert [path.read_text() for path in tmp_path.iterdir()] == ([] if page is None else [page])
+
+
+def central_result() -> Result:
+    """Two places; the accuracy of a cell is 80 + epsilon, one more for Gaussian noise."""
+    cells = []
+    for users in (1000, 10_000):
+        where = {"data": "MNIST", "model": "linear", "users": users, "samples": 60}
+        for epsilon in (1.0, 4.0):
+            for scheme, mean in (
+                (central.CPA, 80 + epsilon),
+                (central.GAUSSIAN, 81 + epsilon),
+                (central.FEDAVG, 90.0),
+            ):
+                seeds = (mean, mean, mean)
+                cell = Cell(
+                    scheme, "corrected", where, "accuracy", mean, mean, mean, seeds, epsilon
+                )
+                cells.append(cell)
+    return replace(table_result(), name="central", axes=central.AXES, cells=tuple(cells))
+
+
+def test_the_accuracy_table_shows_both_private_schemes_and_fedavg():
+    table = next(b for b in result_tables(central_result()) if isinstance(b, ReportTable))
+    assert table.columns[2:] == ("epsilon 1", "epsilon 4", "FedAvg")
+    first = ("MNIST, linear, 1,000 users, 60", "3", "81.0 / 82.0", "84.0 / 85.0", "90.0")
+    assert table.rows[0] == first
+    assert len(table.rows) == 2
+
+
+def test_the_picture_of_the_readme_shows_epsilon_and_bytes():
+    picture = readme_picture(central_result())
+    few, many, sizes = picture.plots
+    assert (few.title, many.title) == ("1,000 users", "10,000 users")
+    assert [line.name for line in few.lines] == [central.CPA, central.GAUSSIAN, central.FEDAVG]
+    assert few.lines[0].x == (1.0, 4.0)
+    assert [value.mean for value in few.lines[0].y] == [81.0, 84.0]
+    one_bit, exact, plain = (line.x[0] for line in sizes.lines)
+    assert one_bit == pytest.approx(7850 / 8 / 1000, rel=0.06)
+    assert exact == plain == pytest.approx(4 * 7.85, rel=0.06)
+    assert to_svg(picture.title, picture.plots, same_scale=True).startswith(b"<?xml")
 
 
 def test_runs_alone_give_no_docs(tmp_path):

@@ -1,6 +1,6 @@
 """The pages of the documentation that are made from results/.
 
-`write_docs` rewrites docs/reproduction.md with its figures, the tables of docs/field.md and the
+`write_docs` rewrites docs/reproduction.md with its figures, the tables of other pages and the
 picture of the README.
 """
 
@@ -44,17 +44,13 @@ from hushbit.lab.report.sources import read_sources
 from hushbit.lab.report.tables import unique
 from hushbit.wire.files import write_atomic, write_text
 
-PAGE, FIELD_PAGE = "reproduction.md", "field.md"
-BEGIN, END = "<!-- tables: made from results/nmse/result.json -->", "<!-- end of tables -->"
-CENTRAL = "nmse-central"
-MARKS = {
-    "nmse": (BEGIN, END),
-    CENTRAL: (
-        "<!-- tables: made from results/nmse-central/result.json -->",
-        "<!-- end of tables of nmse-central -->",
-    ),
+PAGE = "reproduction.md"
+PAGES_WITH_TABLES = {
+    "nmse": "field.md",
+    "nmse-central": "field.md",
+    "central": "private-training.md",
 }
-"""Experiments whose tables are in FIELD_PAGE, and the marks between which they are written."""
+"""Experiments whose tables stand in another page, between two marks (`table_marks`)."""
 
 INTRODUCTION = (
     Text(
@@ -97,16 +93,17 @@ REPOSITORY = "../"
 def write_docs(places: Sequence[Path], folder: Path) -> list[Path]:
     """Write the pages and figures into the folder; return the files that were written.
 
-    Nothing is written unless every result and the page with the NMSE tables can be read.
+    Nothing is written unless every result and every page with tables can be read.
     """
     results = read_sources(list(places)).results
     if not results:
         raise InvalidInput(f"{places[0]} holds no results; run hushbit reproduce first")
     document = reproduction_document(results)
     pages = {folder / PAGE: write_markdown(document)}
-    in_field = [result for result in results if result.name in MARKS]
-    if in_field:
-        pages[folder / FIELD_PAGE] = _page_with_tables(folder / FIELD_PAGE, in_field)
+    for page in unique(PAGES_WITH_TABLES.values()):
+        own = [result for result in results if PAGES_WITH_TABLES.get(result.name) == page]
+        if own:
+            pages[folder / page] = _page_with_tables(folder / page, own)
     blocks = [block for s in document.sections for part in s.parts for block in part.blocks]
     blocks += [readme_picture(result) for result in results if result.name == "central"]
     pictures = {
@@ -248,8 +245,8 @@ def _refuted_table(judged: Judged) -> ReportTable:
 
 
 def _figure(result: Result) -> Block:
-    if result.name in MARKS:
-        return Link(result.title, FIELD_PAGE)
+    if result.axes.kind == "table" and result.name in PAGES_WITH_TABLES:
+        return Link(result.title, PAGES_WITH_TABLES[result.name])
     title = f"{result.title} ({result.paper}{_mark(result)})"
     plots = tuple(result_plots(result, result.axes.y[0]))
     return doc.Picture(title, f"figures/{result.name}.svg", plots)
@@ -276,27 +273,35 @@ NMSE_CAPTIONS = {
 VARIANT_NAMES = {"authors": "{}, as published", "exact": "{}, stated"}
 
 
-def nmse_blocks(result: Result) -> list[Block]:
-    """One table for each privacy setting (schemes down, kinds of vectors across), then claims."""
-    if result.name == CENTRAL:
+def result_tables(result: Result) -> list[Block]:
+    """The tables of a result of PAGES_WITH_TABLES, then its claims."""
+    if result.name == "central":
+        tables = [_accuracy_table(result)]
+    elif result.name == "nmse-central":
         vectors = unique(str(cell.where["vectors"]) for cell in result.cells)
-        return [
-            *(_central_table(result, kind) for kind in vectors),
-            doc.ClaimVerdicts(result.checks),
-        ]
-    settings: dict[tuple[tuple[str, str | int | float], ...], list[Cell]] = {}
-    for cell in result.cells:
-        key = tuple((name, value) for name, value in cell.where.items() if name != "vectors")
-        settings.setdefault(key, []).append(cell)
-    tables = [_nmse_table(dict(key), cells) for key, cells in settings.items()]
+        tables = [_central_table(result, kind) for kind in vectors]
+    else:  # one table for each privacy setting: schemes down, kinds of vectors across
+        settings: dict[tuple[tuple[str, str | int | float], ...], list[Cell]] = {}
+        for cell in result.cells:
+            key = tuple((name, value) for name, value in cell.where.items() if name != "vectors")
+            settings.setdefault(key, []).append(cell)
+        tables = [_nmse_table(dict(key), cells) for key, cells in settings.items()]
     return [*tables, doc.ClaimVerdicts(result.checks)]
+
+
+def table_marks(name: str) -> tuple[str, str]:
+    """The lines of a page between which the tables of an experiment are written."""
+    return (
+        f"<!-- tables: made from results/{name}/result.json -->",
+        f"<!-- end of tables of {name} -->",
+    )
 
 
 def _page_with_tables(path: Path, results: Sequence[Result]) -> str:
     """The page with new tables between the two marks of each result."""
     page = path.read_text(encoding="utf-8") if path.is_file() else ""
     for result in results:
-        begin, end = MARKS[result.name]
+        begin, end = table_marks(result.name)
         if page.count(begin) != 1 or page.partition(begin)[2].count(end) != 1:
             raise InvalidInput(
                 f"{path} must contain the lines {begin} and {end} once each; the tables of "
@@ -304,8 +309,31 @@ def _page_with_tables(path: Path, results: Sequence[Result]) -> str:
             )
         head, _, rest = page.partition(begin)
         tail = rest.partition(end)[2]
-        page = f"{head}{begin}\n\n{write_blocks(nmse_blocks(result))}\n\n{end}{tail}"
+        page = f"{head}{begin}\n\n{write_blocks(result_tables(result))}\n\n{end}{tail}"
     return page
+
+
+def _accuracy_table(result: Result) -> ReportTable:
+    """Places down, budgets across: both private schemes; FedAvg in the last column."""
+    budgets = unique(cell.x for cell in result.cells if cell.x is not None)
+    rows = []
+    for place in unique(tuple(cell.where.items()) for cell in result.cells):
+        found = {(c.scheme, c.x): c for c in result.cells if tuple(c.where.items()) == place}
+        where = dict(place)
+        pairs = (
+            f"{found[central.CPA, x].mean:.1f} / {found[central.GAUSSIAN, x].mean:.1f}"
+            for x in budgets
+        )
+        plain = found[central.FEDAVG, budgets[0]]
+        name = f"{where['data']}, {where['model']}, {where['users']:,} users, {where['samples']}"
+        rows.append((name, str(len(plain.seeds)), *pairs, f"{plain.mean:.1f}"))
+    columns = ("data, model, users, samples a user", "seeds")
+    return ReportTable(
+        "Test accuracy in %: CPA / Gaussian mechanism at epsilon of the whole run against the "
+        "model (delta 1e-5), and FedAvg without privacy",
+        (*columns, *(f"epsilon {x:g}" for x in budgets), "FedAvg"),
+        tuple(rows),
+    )
 
 
 def _central_table(result: Result, vectors: str) -> ReportTable:
