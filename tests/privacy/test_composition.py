@@ -95,6 +95,8 @@ def test_a_split_pure_budget_is_never_exceeded() -> None:
         per_bit = epsilon_per_bit_for(total, bits, 0.0)
         assert total * (1 - 1e-12) <= per_bit * bits <= total
     assert epsilon_per_bit_for(1.0, 4, 0.0) == 0.25
+    subnormal = epsilon_per_bit_for(1e-320, 3, 0.0)
+    assert 0 < 3 * subnormal <= 1e-320
     assert math.tanh(epsilon_per_bit_for(1.0, 7850, 0.0) / 2) == pytest.approx(6.4e-5, rel=0.01)
 
 
