@@ -2,11 +2,12 @@
 
 import json
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from logging import INFO, WARNING
+from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from hushbit.budget import Budget, honest_voters
 from hushbit.checks import check_delta, check_int, check_positive
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
-from hushbit.flower.logger import log
 from hushbit.flower.policy import list_of_names
 from hushbit.flower.privacy_choice import PrivacyChoice
 from hushbit.flower.records import (
@@ -44,7 +44,10 @@ from hushbit.flower.server_round import (
 )
 from hushbit.mechanism import Mechanism
 from hushbit.store.run_folder import Checkpoint, RunFolder, software_versions, to_json
+from hushbit.wire import keys
 from hushbit.wire.keys import RoundKey
+
+log = getLogger("flwr").log
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 CONFIG_FILE = "flower.json"
@@ -176,6 +179,7 @@ class HushbitStrategy(Strategy):
         self.privacy.check_rounds(num_rounds)
         # A resumed run has new keys, so that users answer an interrupted round again.
         self._run = secrets.token_bytes(RUN_BYTES)
+        self._failures.clear()
         with nullcontext() if self.folder is None else self.folder.locked():
             return self._run_rounds(
                 grid,
@@ -232,7 +236,7 @@ class HushbitStrategy(Strategy):
             raise ModelUnchanged(
                 f"the model never changed in {len(history)} rounds: no round reached the quorum of "
                 f"{self.quorum} ballots. Requests without a ballot: "
-                f"{failure_report(self._failures, 0) or 'none; too few nodes were connected'}",
+                f"{failure_report(self._failures) or 'none; too few nodes were connected'}",
                 result,
             )
         return result
@@ -341,7 +345,7 @@ class HushbitStrategy(Strategy):
         count = current.count(replies)
         metrics = vote_metrics(count, len(current.nodes)) | {"bytes_down": current.bytes_down}
         metrics |= privacy_metrics(current.mechanism, server_round, self.delta)
-        self._report_failures(count, metrics["unanswered"])
+        self._report_failures(count, count.failures(len(current.nodes)))
         made: ArrayRecord | None = None
         if count.accepted >= self.quorum:
             estimate = current.mechanism.estimate(count.tally)
@@ -358,17 +362,15 @@ class HushbitStrategy(Strategy):
         }
         return made, MetricRecord(metrics)
 
-    def _report_failures(self, count: RoundCount, unanswered: int) -> None:
+    def _report_failures(self, count: RoundCount, failures: Counter[str]) -> None:
         """Log why requests brought no ballot, and whether the model changes."""
-        self._failures += count.texts
-        if unanswered:
-            self._failures["no reply before the deadline"] += unanswered
-        if count.texts or unanswered:
+        self._failures += failures
+        if failures:
             log(
                 WARNING,
                 "hushbit: %d ballots accepted; requests without a ballot: %s",
                 count.accepted,
-                failure_report(count.texts, unanswered),
+                failure_report(failures),
             )
         if count.accepted < self.quorum:
             log(
@@ -439,6 +441,18 @@ def _open_run(folder: RunFolder, config: Mapping[str, Any], model: Arrays) -> Ch
         )
     folder.rewind(0 if checkpoint is None else checkpoint.round, versions)
     return checkpoint
+
+
+def load_secret(path: str | Path) -> bytes:
+    """Read the server's secret from a file; a missing file is created with 32 random bytes.
+
+    A relative path is relative to the folder of the module that calls this function: the working
+    directory of a ServerApp is where somebody started the SuperLink. Flower installs every version
+    of an app in a folder of its own, so use an absolute path for runs that are to be resumed after
+    the app was changed.
+    """
+    caller = sys._getframe(1).f_globals.get("__file__")
+    return keys.load_secret(Path(path) if caller is None else Path(caller).parent / path)
 
 
 def _layout(arrays: Arrays) -> dict[str, Any]:
