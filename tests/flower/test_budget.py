@@ -48,14 +48,14 @@ def test_only_a_budget_has_to_be_given(tmp_path: Path) -> None:
 
 
 def test_the_budget_chooses_the_mechanism() -> None:
-    auto = budgeted().privacy.build(40)
+    auto = budgeted().privacy.build(40, 5)
     assert isinstance(auto, AutoCPA)
     assert 7.9 < auto.guarantee.of_tally(5, 4, delta=1e-5).epsilon <= 8
-    clipped = budgeted(clip=0.5).privacy.build(40)
+    clipped = budgeted(clip=0.5).privacy.build(40, 5)
     assert clipped == hb.calibrate(40, MODEL_BUDGET, rounds=4, honest=5, clip=0.5)
     per_bit = hb.Budget(0.5, 0.0, per="bit", against="server")
     made = budgeted(budget=per_bit, rounds=None, honest=None, quorum=3, delta=1e-5)
-    assert made.privacy.build(40).guarantee.epsilon_per_bit == 0.5
+    assert made.privacy.build(40, 3).guarantee.epsilon_per_bit == 0.5
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,11 @@ def test_the_budget_chooses_the_mechanism() -> None:
     [
         ({"rounds": None}, "rounds"),
         ({"honest": None, "quorum": 3}, "honest"),
-        ({"honest": None}, "quorum is missing"),
+        ({"honest": None}, "pass honest="),
         ({"quorum": 4}, "quorum must be"),
-        ({"honest": 0.9}, "users"),
+        ({"honest": 0.9}, "users_per_round"),
+        ({"users": 5}, "users_per_round"),
+        ({"mechanism": MODEL_BUDGET, "budget": None}, "budget="),
         ({"budget": 8.0}, "budget must be a Budget"),
         ({"mechanism": "cpa"}, "but not both"),
         ({"budget": None}, "but not both"),
@@ -80,7 +82,7 @@ def test_the_budget_chooses_the_mechanism() -> None:
                 "honest": None,
                 "quorum": 3,
             },
-            "delta",
+            "delta is missing",
         ),
     ],
 )
@@ -94,9 +96,12 @@ def test_rounds_and_honest_belong_to_a_budget() -> None:
         strategy("cpa", epsilon_per_bit=1.0, radius=0.1, rounds=3)
 
 
-def test_a_share_of_honest_users_needs_their_number() -> None:
+def test_a_share_of_honest_users_needs_their_number(tmp_path: Path) -> None:
     made = budgeted(honest=0.9, users_per_round=10)
-    assert (made.quorum, made.privacy.honest, made.privacy.users) == (9, 9, 10)
+    assert (made.quorum, made.privacy.honest, made.users_per_round) == (9, 9, 10)
+    run(LocalGrid(federation(tmp_path, [add(0.01)] * 10, **ALLOWED)), made)
+    assert isinstance(made._mechanism, AutoCPA)
+    assert made._mechanism.users == 10
 
 
 def test_more_rounds_than_the_budget_covers_are_refused_before_a_request(tmp_path: Path) -> None:

@@ -97,13 +97,18 @@ def sample_nodes(
     # One deadline covers sampling and voting, so the wait for more nodes must leave time to vote.
     wait_end = begun + min(MAX_WAIT_BEYOND_QUORUM, (deadline - begun) / 4)
     wanted = quorum if limit is None else max(limit, quorum)
+    online = -1
     while True:
         nodes = sorted(node for node in grid.get_node_ids() if known(node))
         now = time.monotonic()
         may_wait = now < (wait_end if len(nodes) >= quorum else deadline)
         if len(nodes) >= wanted or not may_wait or now >= deadline:
             break
-        log(INFO, "hushbit: %d nodes are online, waiting for %d", len(nodes), wanted)
+        if len(nodes) != online:
+            online = len(nodes)
+            until = wait_end if online >= quorum else deadline
+            text = "hushbit: %d nodes are online, waiting for %d (quorum %d) for at most %.0f s"
+            log(INFO, text, online, wanted, quorum, until - now)
         time.sleep(min(1.0, deadline - now))
     if limit is None or len(nodes) <= limit:
         return nodes

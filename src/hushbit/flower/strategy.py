@@ -11,6 +11,7 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -115,7 +116,13 @@ class HushbitStrategy(Strategy):
         evaluate_users: bool = False,
         **options: Any,
     ) -> None:
+        if isinstance(honest, float) and users_per_round is None:
+            raise InvalidInput(
+                f"honest={honest} is a share of the users in a round: also give users_per_round, "
+                "or give honest as a whole number"
+            )
         voters = honest_voters(honest, users_per_round)
+        self.privacy = PrivacyChoice(mechanism, options, budget, rounds, voters, clip)
         least = 1 if voters is None else voters
         if quorum is None and voters is None:
             raise InvalidInput("quorum is missing: the smallest number of ballots of a round")
@@ -123,19 +130,17 @@ class HushbitStrategy(Strategy):
         self.users_per_round = users_per_round
         if users_per_round is not None:
             self.users_per_round = check_int("users_per_round", users_per_round, self.quorum)
-        self.privacy = PrivacyChoice(
-            mechanism,
-            options,
-            budget,
-            rounds,
-            voters,
-            clip,
-            users=self.users_per_round or self.quorum,
-        )
         if delta is None and budget is not None and budget.delta:
             delta = budget.delta
+        if delta is None:
+            raise InvalidInput("delta is missing: that of the reported guarantees, such as 1e-5")
         self.delta = check_delta(delta, zero=False)
         self.deadline_seconds = check_positive("deadline_seconds", deadline_seconds)
+        if users is not None and not isinstance(users, Mapping):
+            raise InvalidInput(
+                "users must be a table {node id: user number}, or None; got "
+                f"{type(users).__name__}. The number of users in a round is users_per_round"
+            )
         if users is not None and len(set(users.values())) < len(users):
             raise InvalidInput("two nodes have the same user number: give each node its own")
         self.users = None if users is None else dict(users)
@@ -176,7 +181,7 @@ class HushbitStrategy(Strategy):
         `timeout` is ignored: `deadline_seconds` limits every round.
         """
         self.summary()
-        self.privacy.check_rounds(num_rounds)
+        self.privacy.check_rounds(check_int("num_rounds", num_rounds, 0))
         # A resumed run has new keys, so that users answer an interrupted round again.
         self._run = secrets.token_bytes(RUN_BYTES)
         self._failures.clear()
@@ -244,7 +249,11 @@ class HushbitStrategy(Strategy):
     def _begin(self, initial: ArrayRecord) -> tuple[ArrayRecord, int]:
         """The initial model, and the number of the first round to run."""
         before = numpy_arrays(initial)
-        first = self.privacy.build(dimension(encoded_layout(before, self.frozen)))
+        slots = encoded_layout(before, self.frozen)
+        for slot in slots:
+            if not np.isfinite(before[slot.name]).all():
+                raise InvalidInput(f"array {slot.name!r} of the initial model has NaN or infinity")
+        first = self.privacy.build(dimension(slots), self.users_per_round or self.quorum)
         self._mechanism = first
         # As the server reads it: the first round sends the same types as all others.
         initial = array_record(before)
