@@ -172,8 +172,8 @@ class RoundCount:
     counts only for the user of its message, whatever the ballot states. Every request is accepted,
     refused, lost or unanswered.
 
-    refused    number of requests by reason: the cause that the client states (nothing was charged),
-               or why the server refuses the ballot
+    refused    number of requests by reason: the cause that the client states (only "simulation" is
+               charged), or why the server refuses the ballot
     lost       requests for which Flower reports an error, such as a node that is gone; their
                ballots may have been charged
     late       ballots of earlier rounds that arrived in this round
