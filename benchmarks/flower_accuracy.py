@@ -54,14 +54,14 @@ TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
 CLASSES, DELTA, DIM = 10, 1e-5, 7850
 ROUNDS, RATE = 30, 1.0
-# The best of seven clips from 0.05 to 0.8 for Flower's central DP with 100 users.
-CLIP = 0.2
-CLIPPED = f"clip {CLIP}"
+# By number of users, the best clip for Flower's central DP (8, 1e-5) among 0.05, 0.1, 0.14, 0.2,
+# 0.35, 0.5, 0.8 (100 users) and 0.4, 0.8 (1000 users).
+CLIPS = {100: 0.2, 1000: 0.4}
 MESSAGE_EPSILONS = (24.0, 50.0, 96.0)
 
 
 class Users:
-    """The samples of all users, and the accuracy of a model on the test images."""
+    """The samples of all users, their clip, and the accuracy of a model on the test images."""
 
     def __init__(self, count: int, seed: int) -> None:
         data = load_dataset("mnist")
@@ -70,6 +70,7 @@ class Users:
         self.test = (data.test_x.reshape(-1, 784) / np.float32(255)), data.test_y
         order = np.random.default_rng(seed).permutation(len(self.labels))
         self.parts = np.array_split(order, count)
+        self.clip = CLIPS[count]
 
     def trained(self, user: int, w: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The model after one step of gradient descent on the samples of a user."""
@@ -211,19 +212,20 @@ def plain(users: Users, name: str, about: dict[str, Any], strategy: Any = None) 
 def central(users: Users, about: dict[str, Any], epsilon: float) -> None:
     """Flower's noise of a trusted server, within the same budget against the model."""
     budget = hb.Budget(epsilon, DELTA, per="run", against="model")
-    multiplier = calibrate_gaussian(DIM, budget, clip=CLIP, rounds=ROUNDS).noise_multiplier
+    clip = users.clip
+    multiplier = calibrate_gaussian(DIM, budget, clip=clip, rounds=ROUNDS).noise_multiplier
     wrapped = DifferentialPrivacyServerSideFixedClipping(
-        fedavg(), multiplier, CLIP, len(users.parts)
+        fedavg(), multiplier, clip, len(users.parts)
     )
-    plain(users, f"Flower central DP, {CLIPPED}", about | {"epsilon_run": epsilon}, wrapped)
+    plain(users, f"Flower central DP, clip {clip}", about | {"epsilon_run": epsilon}, wrapped)
 
 
-def gaussian_deviation(epsilon: float) -> float:
+def gaussian_deviation(epsilon: float, clip: float) -> float:
     """Standard deviation of local noise whose message is exactly (epsilon, DELTA)-private."""
     low, high = 1e-6, 1e6
     for _ in range(200):
         middle = math.sqrt(low * high)
-        spent = epsilon_of_gaussian(2 * CLIP / middle, DELTA)
+        spent = epsilon_of_gaussian(2 * clip / middle, DELTA)
         low, high = (middle, high) if spent > epsilon else (low, middle)
     return high
 
@@ -236,28 +238,28 @@ def compare_runs(users: Users, about: dict[str, Any], automatic_only: bool) -> N
     plain(users, "FedAvg", about)
     with_ledgers(users, "hushbit, clip by norm votes", own, **options)
     if not automatic_only:
-        with_ledgers(users, f"hushbit, {CLIPPED}", own, clip=CLIP, **options)
+        with_ledgers(users, f"hushbit, clip {users.clip}", own, clip=users.clip, **options)
     central(users, own, 8.0)
 
 
 def compare_messages(users: Users, about: dict[str, Any]) -> None:
     """Equal epsilon per message beside LocalDpMod, and equal run epsilon beside central DP."""
-    count = len(users.parts)
+    count, clip = len(users.parts), users.clip
     plain(users, "FedAvg", about)
     for epsilon in MESSAGE_EPSILONS:
         own = about | {"epsilon_message": epsilon}
         budget = hb.Budget(epsilon, DELTA, per="message", against="server")
-        guarantee = hb.calibrate(DIM, budget, clip=CLIP).guarantee
+        guarantee = hb.calibrate(DIM, budget, clip=clip).guarantee
         run = guarantee.of_tally(count, ROUNDS, delta=DELTA).epsilon
-        options: dict[str, Any] = {"budget": budget, "clip": CLIP, "quorum": count}
-        with_ledgers(users, f"hushbit, {CLIPPED}", own | {"epsilon_run": run}, **options)
-        deviation = gaussian_deviation(epsilon)
-        of_noise = epsilon_of_gaussian(2 * CLIP * math.sqrt(ROUNDS / count) / deviation, DELTA)
+        options: dict[str, Any] = {"budget": budget, "clip": clip, "quorum": count}
+        with_ledgers(users, f"hushbit, clip {clip}", own | {"epsilon_run": run}, **options)
+        deviation = gaussian_deviation(epsilon, clip)
+        of_noise = epsilon_of_gaussian(2 * clip * math.sqrt(ROUNDS / count) / deviation, DELTA)
         # The epsilon for which Flower's formula gives the exact deviation.
-        formula = 2 * CLIP * math.sqrt(2 * math.log(1.25 / DELTA)) / deviation
-        mods = [[LocalDpMod(CLIP, 2 * CLIP, formula, DELTA)] for _ in users.parts]
+        formula = 2 * clip * math.sqrt(2 * math.log(1.25 / DELTA)) / deviation
+        mods = [[LocalDpMod(clip, 2 * clip, formula, DELTA)] for _ in users.parts]
         grid = LocalGrid(users, mods)
-        measured(f"LocalDpMod, {CLIPPED}", fedavg(), grid, own | {"epsilon_run": of_noise})
+        measured(f"LocalDpMod, clip {clip}", fedavg(), grid, own | {"epsilon_run": of_noise})
         central(users, about, run)
 
 
@@ -292,7 +294,7 @@ def table(lines: Iterable[str]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("run", "message", "table"))
-    parser.add_argument("users", help="number of users, or the file with the printed lines")
+    parser.add_argument("users", help="100 or 1000 users, or the file with the printed lines")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--automatic-only", action="store_true", help="run: no fixed clip")
