@@ -65,16 +65,15 @@ class Users:
 
     def __init__(self, count: int, seed: int) -> None:
         data = load_dataset("mnist")
-        self.images = (data.train_x.reshape(-1, 784) / np.float32(255)).astype(np.float32)
-        self.labels = data.train_y
+        images = (data.train_x.reshape(-1, 784) / np.float32(255)).astype(np.float32)
         self.test = (data.test_x.reshape(-1, 784) / np.float32(255)), data.test_y
-        order = np.random.default_rng(seed).permutation(len(self.labels))
-        self.parts = np.array_split(order, count)
+        order = np.random.default_rng(seed).permutation(len(images))
+        self.parts = [(images[part], data.train_y[part]) for part in np.array_split(order, count)]
         self.clip = CLIPS[count]
 
     def trained(self, user: int, w: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The model after one step of gradient descent on the samples of a user."""
-        images, labels = self.images[self.parts[user]], self.labels[self.parts[user]]
+        images, labels = self.parts[user]
         scores = images @ w + b
         odds = np.exp(scores - scores.max(axis=1, keepdims=True))
         error = odds / odds.sum(axis=1, keepdims=True)
