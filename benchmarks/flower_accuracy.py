@@ -266,25 +266,30 @@ def table(lines: Iterable[str]) -> str:
     """The runs as a Markdown table, one row for all seeds of a method."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in map(json.loads, lines):
-        budget = row.get("epsilon_message"), row.get("epsilon_run")
-        groups.setdefault((row["comparison"], row["users"], *budget, row["method"]), []).append(row)
+        key = row["users"], row.get("epsilon_message"), row.get("epsilon_run"), row["method"]
+        groups.setdefault(key, []).append(row)
     made = [
         "| users | method | epsilon per message | epsilon per run, against the model "
-        "| test accuracy | bytes up | client ms | server ms |",
-        "|---|---|---|---|---|---|---|---|",
+        "| test accuracy | seeds | bytes up | client ms | server ms |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for (_, users, message, run, method), rows in groups.items():
-        found = [row["accuracy"] for row in rows]
-        spread = statistics.stdev(found) if len(found) > 1 else 0.0
-        means = [statistics.mean(row[key] for row in rows) for key in ("client_ms", "server_ms")]
+    for (users, message, run, method), rows in groups.items():
+        found = {row["seed"]: row["accuracy"] for row in rows}
+        spread = f" ± {statistics.stdev(found.values()):.1f}" if len(found) > 1 else ""
+        means = {
+            name: statistics.mean(row[name] for row in rows)
+            for name in ("bytes_up", "client_ms", "server_ms")
+        }
         cells = [
             users,
             method,
             "" if message is None else f"{message:g}",
             "" if run is None else f"{run:.3g}",
-            f"{statistics.mean(found):.1f} ± {spread:.1f} %",
-            round(statistics.mean(row["bytes_up"] for row in rows)),
-            *(f"{value:.1f}" for value in means),
+            f"{statistics.mean(found.values()):.1f}{spread} %",
+            len(found),
+            round(means["bytes_up"]),
+            f"{means['client_ms']:.1f}",
+            f"{means['server_ms']:.1f}",
         ]
         made.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(made)
