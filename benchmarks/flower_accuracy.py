@@ -2,12 +2,12 @@
 
 python flower_accuracy.py run 100 --seeds 5       budget (8, 1e-5) per run against the model
 python flower_accuracy.py message 100 --seeds 5   equal epsilon per message, and equal run epsilon
-python flower_accuracy.py table FILE              the table of docs/flower.md, from printed lines
 
 The app is softmax regression on MNIST (7 850 weights, pixels in [0, 1]). In each round a user takes
 one step of gradient descent on all of its samples. One process runs the real mods and strategies on
 a Grid of its own instead of Ray or a network: the same bits are sent, without the time of the
 transport. Everything that was chosen was chosen with seeds from 101. Prints one JSON line per run.
+flower_accuracy.jsonl has the lines of docs/flower.md, and flower_table.py makes the table of them.
 
 Flower's formulas for the noise are not used, because they do not hold for large epsilon: the noise
 of LocalDpMod and of the server is calibrated exactly (hushbit.privacy.gaussian). All methods have
@@ -25,7 +25,6 @@ import json
 import logging
 import math
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Iterable
@@ -262,54 +261,18 @@ def compare_messages(users: Users, about: dict[str, Any]) -> None:
         central(users, about, run)
 
 
-def table(lines: Iterable[str]) -> str:
-    """The runs as a Markdown table, one row for all seeds of a method."""
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in map(json.loads, lines):
-        key = row["users"], row.get("epsilon_message"), row.get("epsilon_run"), row["method"]
-        groups.setdefault(key, []).append(row)
-    made = [
-        "| users | method | epsilon per message | epsilon per run, against the model "
-        "| test accuracy | seeds | bytes up | client ms | server ms |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for (users, message, run, method), rows in groups.items():
-        found = {row["seed"]: row["accuracy"] for row in rows}
-        spread = f" ± {statistics.stdev(found.values()):.1f}" if len(found) > 1 else ""
-        means = {
-            name: statistics.mean(row[name] for row in rows)
-            for name in ("bytes_up", "client_ms", "server_ms")
-        }
-        cells = [
-            users,
-            method,
-            "" if message is None else f"{message:g}",
-            "" if run is None else f"{run:.3g}",
-            f"{statistics.mean(found.values()):.1f}{spread} %",
-            len(found),
-            round(means["bytes_up"]),
-            f"{means['client_ms']:.1f}",
-            f"{means['server_ms']:.1f}",
-        ]
-        made.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(made)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("run", "message", "table"))
-    parser.add_argument("users", help="100 or 1000 users, or the file with the printed lines")
+    parser.add_argument("what", choices=("run", "message"))
+    parser.add_argument("users", type=int, choices=CLIPS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--automatic-only", action="store_true", help="run: no fixed clip")
     given = parser.parse_args()
-    if given.what == "table":
-        print(table(Path(given.users).read_text().splitlines()))
-        return
     logging.getLogger("flwr").setLevel(logging.ERROR)
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         np.random.seed(seed)  # of Flower's noise; hushbit draws from the operating system
-        users = Users(int(given.users), seed)
+        users = Users(given.users, seed)
         about = {"seed": seed, "comparison": given.what}
         if given.what == "run":
             compare_runs(users, about, given.automatic_only)
