@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,18 +56,25 @@ def ended_descendants() -> Iterator[None]:
 
 
 def flwr_run(app: Path, env: dict[str, str], users: int, *arguments: str) -> str:
-    """The output of `flwr run` with so many simulated users, after the run has ended."""
+    """The output of `flwr run` with so many simulated users, after the run has ended.
+
+    On a busy machine the SuperLink may need longer than `flwr` waits; a second call then finds it.
+    """
     command = [BIN / "flwr", "run", app, "--stream", *arguments]
     command += ["--federation-config", f"num-supernodes={users}"]
-    done = subprocess.run(
-        [str(part) for part in command],
-        env=env,
-        cwd=app,
-        timeout=500,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [str(part) for part in command],
+            env=env,
+            cwd=app,
+            timeout=500,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        if "Failed to start local SuperLink" not in done.stdout:
+            break
+        time.sleep(10)
     return done.stdout

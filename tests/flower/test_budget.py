@@ -1,6 +1,7 @@
 """A strategy from a budget: what it chooses, its limits, its state and its accuracy."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from flower.parts import (
 )
 from hushbit.errors import InvalidInput
 from hushbit.flower import client
-from hushbit.flower.strategy import HushbitStrategy
+from hushbit.flower.strategy import CONFIG_FILE, HushbitStrategy
+from hushbit.store.run_folder import RunFolder
 from hushbit.tuning.auto import AutoCPA
 from hushbit.wire.coins import SimulationCoins
 
@@ -46,14 +48,14 @@ def test_only_a_budget_has_to_be_given(tmp_path: Path) -> None:
 
 
 def test_the_budget_chooses_the_mechanism() -> None:
-    auto = budgeted().privacy.build(40)
+    auto = budgeted().privacy.build(40, 5)
     assert isinstance(auto, AutoCPA)
     assert 7.9 < auto.guarantee.of_tally(5, 4, delta=1e-5).epsilon <= 8
-    clipped = budgeted(clip=0.5).privacy.build(40)
+    clipped = budgeted(clip=0.5).privacy.build(40, 5)
     assert clipped == hb.calibrate(40, MODEL_BUDGET, rounds=4, honest=5, clip=0.5)
     per_bit = hb.Budget(0.5, 0.0, per="bit", against="server")
     made = budgeted(budget=per_bit, rounds=None, honest=None, quorum=3, delta=1e-5)
-    assert made.privacy.build(40).guarantee.epsilon_per_bit == 0.5
+    assert made.privacy.build(40, 3).guarantee.epsilon_per_bit == 0.5
 
 
 @pytest.mark.parametrize(
@@ -61,9 +63,11 @@ def test_the_budget_chooses_the_mechanism() -> None:
     [
         ({"rounds": None}, "rounds"),
         ({"honest": None, "quorum": 3}, "honest"),
-        ({"honest": None}, "quorum is missing"),
+        ({"honest": None}, "pass honest="),
         ({"quorum": 4}, "quorum must be"),
-        ({"honest": 0.9}, "users"),
+        ({"honest": 0.9}, "users_per_round"),
+        ({"users": 5}, "users_per_round"),
+        ({"mechanism": MODEL_BUDGET, "budget": None}, "budget="),
         ({"budget": 8.0}, "budget must be a Budget"),
         ({"mechanism": "cpa"}, "but not both"),
         ({"budget": None}, "but not both"),
@@ -78,7 +82,7 @@ def test_the_budget_chooses_the_mechanism() -> None:
                 "honest": None,
                 "quorum": 3,
             },
-            "delta",
+            "delta is missing",
         ),
     ],
 )
@@ -92,9 +96,12 @@ def test_rounds_and_honest_belong_to_a_budget() -> None:
         strategy("cpa", epsilon_per_bit=1.0, radius=0.1, rounds=3)
 
 
-def test_a_share_of_honest_users_needs_their_number() -> None:
+def test_a_share_of_honest_users_needs_their_number(tmp_path: Path) -> None:
     made = budgeted(honest=0.9, users_per_round=10)
-    assert (made.quorum, made.privacy.honest, made.privacy.users) == (9, 9, 10)
+    assert (made.quorum, made.privacy.honest, made.users_per_round) == (9, 9, 10)
+    run(LocalGrid(federation(tmp_path, [add(0.01)] * 10, **ALLOWED)), made)
+    assert isinstance(made._mechanism, AutoCPA)
+    assert made._mechanism.users == 10
 
 
 def test_more_rounds_than_the_budget_covers_are_refused_before_a_request(tmp_path: Path) -> None:
@@ -110,7 +117,7 @@ def test_a_tally_of_fewer_voters_than_stated_is_not_used(tmp_path: Path, short: 
     apps = federation(tmp_path, [add(0.01)] * 6, **ALLOWED)
     dropped = {100} | ({101} if short else set())
     grid = LocalGrid(apps, lambda a, r: [] if a.metadata.dst_node_id in dropped else [r])
-    made = budgeted(deadline_seconds=1.0)
+    made = budgeted(deadline_seconds=4.0)
     if short:
         result = run_unchanged(grid, made)
         assert np.array_equal(values(result)["w"], MODEL["w"])
@@ -139,47 +146,65 @@ def uniform(rng: np.random.Generator, size: float) -> np.ndarray:
 def test_the_strategy_computes_what_the_simulator_computes(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """The same updates, keys and coins give the same models and tuning, bit by bit."""
-    users, rounds, seed = 6, 4, 3
-    rng = np.random.default_rng(0)
-    updates = [[uniform(rng, 0.05) for _ in range(users)] for _ in range(rounds)]
-    now = {"round": 0}
+    """The same updates, keys and coins give the same models and checkpoints, bit by bit."""
+    pytest.importorskip("torch")
+    from hushbit.lab.sim import rounds as simulator
+    from hushbit.lab.sim.settings import Settings
+    from hushbit.lab.sim.setup import build_setup
 
-    def shift(at: int) -> Any:
-        def train(before: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            w = updates[now["round"]][at]
-            return {"w": before["w"] + w[:36].reshape(4, 9), "b": before["b"] + w[36:]}
+    users, rounds = 6, 4
+    budget = {"epsilon": 8.0, "delta": 1e-5, "per": "run", "against": "model", "server_rate": 1.0}
+    settings = Settings(
+        users=users, rounds=rounds, mechanism="cpa-auto", honest=1.0, server="plain", **budget
+    )
+    setup = replace(build_setup(settings), run=b"r" * 16)
+    train_users = simulator.train_users
 
-        return train
+    def rounded_updates(
+        setup: Any, number: int, chosen: Any, params: Any, state: Any = None
+    ) -> Any:
+        """A Flower app returns a model, so the client sends the difference of two models."""
+        for chunk in train_users(setup, number, chosen, params, state):
+            yield chunk._replace(updates=(params + chunk.updates) - params)
 
-    monkeypatch.setattr(client, "OsCoins", lambda: SimulationCoins(seed))
-    grid = LocalGrid(federation(tmp_path, [shift(at) for at in range(users)], **ALLOWED))
-    made = budgeted(honest=users, rounds=rounds)
-    models, states = [], []
+    monkeypatch.setattr(simulator, "train_users", rounded_updates)
+    monkeypatch.setattr(client, "OsCoins", lambda: SimulationCoins(settings.seed))
+    monkeypatch.setattr("hushbit.flower.strategy.secrets.token_bytes", lambda _: setup.run)
+    expected = simulator.initial_state(setup)
+    shown: list[int] = []
 
-    def keep(number: int, arrays: Any) -> None:
-        now["round"] = number
-        models.append(np.concatenate([a.numpy().ravel() for a in arrays.values()]))
-        states.append(None if made._mechanism is None else made._mechanism.state)
+    def train(at: int) -> Any:
+        def one_user(before: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            [chunk] = train_users(setup, len(shown) - 1, np.array([at]), before["w"])
+            return {"w": before["w"] + chunk.updates[0]}
 
-    run(grid, made, rounds=rounds, evaluate_fn=keep)
-    mechanism = AutoCPA(40, users, budget=MODEL_BUDGET, rounds=rounds, honest=users)
-    params = models[0]
-    for number in range(rounds):
-        key = hb.RoundKey(SECRET, number, made._run)
-        # The client sends the difference of two models, which rounds the update.
-        sent = [(params + one) - params for one in updates[number]]
-        ballots = mechanism.encode_many(
-            np.array(sent), key.users(np.arange(100, 100 + users)), SimulationCoins(seed)
-        )
-        tally = mechanism.tally(key, histogram=False)
-        tally.add_many(ballots)
-        mean = mechanism.estimate(tally).mean
-        mechanism = mechanism.next_round(tally)
-        params = (params.astype(np.float64) + mean).astype(np.float32)
-        assert models[number + 1].tobytes() == params.tobytes()
-        for name, value in mechanism.state.items():
-            assert np.array_equal(value, states[number + 1][name]), name
+        return one_user
+
+    def compare(number: int, arrays: Any) -> None:
+        """Called before the first round and after each round, before its checkpoint."""
+        shown.append(number)
+        if number:
+            simulator.one_round(setup, expected)
+        assert arrays["w"].numpy().tobytes() == expected.params.tobytes()
+
+    grid = LocalGrid(federation(tmp_path, [train(at) for at in range(users)], **ALLOWED))
+    made = HushbitStrategy(
+        setup.mechanism,
+        delta=1e-5,
+        quorum=users,
+        users={100 + at: at for at in range(users)},
+        secret=setup.secret,
+        folder=tmp_path / "run",
+    )
+    run(grid, made, rounds=rounds, model={"w": expected.params}, evaluate_fn=compare)
+    assert shown == list(range(rounds + 1))
+    saved = RunFolder(tmp_path / "run", CONFIG_FILE).read_checkpoint()
+    assert saved is not None
+    assert saved.groups["model"]["w"].tobytes() == expected.params.tobytes()
+    assert expected.tuning["round"] == rounds + 1
+    assert set(saved.groups["tuning"]) == set(expected.tuning)
+    for name, value in expected.tuning.items():
+        assert saved.groups["tuning"][name].tobytes() == value.tobytes(), name
 
 
 class Killed(Exception):

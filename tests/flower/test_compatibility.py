@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
@@ -114,16 +115,28 @@ WRAPPERS = (
     lambda inner: DifferentialPrivacyServerSideFixedClipping(inner, 1.0, 1.0, 2),
     lambda inner: DifferentialPrivacyClientSideFixedClipping(inner, 1.0, 1.0, 2),
     lambda inner: DifferentialPrivacyServerSideAdaptiveClipping(inner, 1.0, 100),
+    lambda inner: DifferentialPrivacyClientSideAdaptiveClipping(inner, 1.0, 100),
 )
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS)
-def test_differential_privacy_of_flower_around_it_is_refused(tmp_path: Path, wrap: Any) -> None:
-    """Flower calls nothing of a wrapped strategy before its run starts; no request is sent."""
+def test_differential_privacy_of_flower_around_it_is_refused(
+    tmp_path: Path, monkeypatch: Any, wrap: Any
+) -> None:
+    """No request is sent.
+
+    The constructors of Flower's wrappers, from 1.38 to 1.42, only store the strategy. They read no
+    attribute of it and call no method, so it cannot object before the run starts.
+    """
     grid = LocalGrid(federation(tmp_path, [add(0.25)] * 2, **OPEN))
+    sent: list[Any] = []
+    monkeypatch.setattr(grid, "push_messages", lambda messages: sent.extend(messages) or [])
+    made = strategy()
+    wrapped = wrap(made)
+    assert wrapped.strategy is made
     with pytest.raises(InvalidInput, match="differential privacy wrappers"):
-        wrap(strategy()).start(grid, record({"w": np.ones(40, np.float32)}), num_rounds=1)
-    assert not grid.waiting
+        wrapped.start(grid, record({"w": np.ones(40, np.float32)}), num_rounds=1)
+    assert not sent
     with pytest.raises(InvalidInput, match="optimizer must be"):
         strategy(optimizer=wrap(FedAvg()))
 

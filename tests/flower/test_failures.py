@@ -77,7 +77,7 @@ def test_every_request_is_accounted_for(tmp_path: Path) -> None:
         return [reply, reply] if node == 103 else [reply]
 
     grid = LocalGrid(federation(tmp_path, [add(0.1)] * 6, **OPEN), tamper)
-    result = run(grid, strategy(deadline_seconds=1.0), rounds=2)
+    result = run(grid, strategy(deadline_seconds=3.0), rounds=2)
     for number in (1, 2):
         row = result.train_metrics_clientapp[number]
         assert row["asked"] == 6

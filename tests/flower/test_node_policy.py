@@ -37,6 +37,25 @@ def test_this_process_is_no_worker_of_the_simulation_engine() -> None:
     assert not module.in_simulation()
 
 
+def test_environment_variables_do_not_make_a_simulation(monkeypatch: Any) -> None:
+    """A node of a deployment whose environment looks like that of a worker of Ray."""
+    forged = {
+        "RAY_ADDRESS": "ray://127.0.0.1:1",
+        "RAY_ENABLE_AUTO_CONNECT": "1",
+        "RAY_CLIENT_MODE": "1",
+        "RAY_WORKER_MODE": "1",
+        "RAY_JOB_ID": "01000000",
+        "RAY_ACTOR_ID": "0" * 32,
+        "FLWR_SIMULATION": "1",
+    }
+    for name, value in forged.items():
+        monkeypatch.setenv(name, value)
+    pytest.importorskip("ray")
+    assert not module.in_simulation()
+    with pytest.raises(RequestInvalid, match="no policy"):
+        policy_of(node())
+
+
 @pytest.mark.parametrize(("initialized", "actor"), [(False, "a"), (True, None), (True, "a")])
 def test_only_an_actor_of_ray_is_simulated(
     monkeypatch: Any, initialized: bool, actor: str | None

@@ -61,7 +61,13 @@ def test_sampling_and_voting_share_one_deadline(tmp_path: Path, monkeypatch: Any
     grid = LateNodes(federation(tmp_path, [add(1.0)] * 2, **OPEN), lambda a, r: [])
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", sleep)
+    lines: list[Any] = []
+    monkeypatch.setattr("hushbit.flower.server_round.log", lambda _, *line: lines.append(line))
     metrics = run_unchanged(grid, strategy(deadline_seconds=100.0)).train_metrics_clientapp[1]
+    [(text, *numbers)] = lines  # one line for 80 seconds without a node
+    assert text % tuple(numbers) == (
+        "hushbit: 0 nodes are online, waiting for 1 (quorum 1) for at most 100 s"
+    )
     assert metrics["asked"] == 2
     assert metrics["seconds"] == pytest.approx(100.0)
     assert len(ttls) == 2
@@ -128,3 +134,16 @@ def test_a_mechanism_of_another_size_is_refused(tmp_path: Path) -> None:
         run(grid, strategy(hb.CPA(41, 1.0, 0.1)))
     with pytest.raises(InvalidInput):
         run(grid, strategy("cpa", radius=0.1))
+
+
+@pytest.mark.parametrize("rounds", [-1, "3"])
+def test_a_wrong_number_of_rounds_is_refused(tmp_path: Path, rounds: Any) -> None:
+    with pytest.raises(InvalidInput, match="num_rounds"):
+        run(LocalGrid(federation(tmp_path, [add(0.1)])), strategy(), rounds=rounds)
+
+
+def test_an_initial_model_with_nan_is_refused(tmp_path: Path) -> None:
+    """Every update would be NaN, which clients replace by zeros: a run without any effect."""
+    model = {"w": np.full(40, np.nan, np.float32), "b": np.zeros(3, np.float32)}
+    with pytest.raises(InvalidInput, match="'w' of the initial model"):
+        run(LocalGrid(federation(tmp_path, [add(0.1)])), strategy(), model=model)

@@ -6,9 +6,8 @@ from hushbit.flower.client import ClientApp, HushbitMod
 from hushbit.flower.node_policy import node_policy, simulation_policy
 from hushbit.flower.policy import Policy
 from hushbit.flower.refusals import RequestRefused
-from hushbit.flower.secret import load_secret
 from hushbit.flower.server_round import users_by_partition
-from hushbit.flower.strategy import HushbitStrategy, ModelUnchanged
+from hushbit.flower.strategy import HushbitStrategy, ModelUnchanged, load_secret
 
 try:
     import flwr  # noqa: F401

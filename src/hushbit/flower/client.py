@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from logging import ERROR, INFO, WARNING
+from logging import ERROR, INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from hushbit.encoding.clip_and_rotate import clip_l2
 from hushbit.errors import HushbitError, InvalidInput
 from hushbit.flower.description_limits import MAX_LENGTH
 from hushbit.flower.local_counts import LocalCounts
-from hushbit.flower.logger import log
 from hushbit.flower.node_policy import in_simulation, node_policy
 from hushbit.flower.policy import Policy
 from hushbit.flower.records import (
@@ -60,6 +59,8 @@ from hushbit.flower.refusals import (
 from hushbit.mechanism import Mechanism
 from hushbit.registry import described_dim, mechanism_from_description
 from hushbit.wire.coins import OsCoins
+
+log = getLogger("flwr").log
 
 METRICS_RECORD = "metrics"
 MAX_ROUND = 2**63 - 1  # the largest number that a ledger stores

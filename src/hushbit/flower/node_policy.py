@@ -33,7 +33,7 @@ def in_simulation() -> bool:
     """Whether this process is a worker of Flower's simulation engine.
 
     The engine runs client apps in Ray actors; a SuperNode runs them in processes of its own. No
-    message and no configuration decides which of them this is.
+    message, configuration or environment variable decides which of them this is.
     """
     ray: Any = sys.modules.get("ray")
     return (

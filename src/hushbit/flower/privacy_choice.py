@@ -17,8 +17,7 @@ from hushbit.tuning.calibrate import calibrate
 class PrivacyChoice:
     """A budget with its assumptions, or a mechanism with its options.
 
-    mechanism  a Mechanism, or a name with `options`; None for a budget
-    users      number of users for whom `AutoCPA` chooses the distance of the points
+    `mechanism` is a Mechanism, or a name with `options`; None for a budget.
     """
 
     mechanism: Mechanism | str | None
@@ -27,7 +26,6 @@ class PrivacyChoice:
     rounds: int | None
     honest: int | None
     clip: float | None
-    users: int
 
     def __post_init__(self) -> None:
         if (self.mechanism is None) == (self.budget is None):
@@ -44,7 +42,8 @@ class PrivacyChoice:
             return
         if not isinstance(self.mechanism, Mechanism | str):
             raise InvalidInput(
-                f"mechanism must be a Mechanism or a name; got {type(self.mechanism).__name__}"
+                "mechanism must be a Mechanism or a name, and a budget is given as budget=...; got "
+                f"{type(self.mechanism).__name__}"
             )
         if (self.rounds, self.honest) != (None, None):
             raise InvalidInput("rounds and honest belong to a budget: leave them out")
@@ -56,8 +55,8 @@ class PrivacyChoice:
             return str(self.budget)
         return f"{self.budget}, with {self.honest} honest voters in each round"
 
-    def build(self, dim: int) -> Mechanism:
-        """The mechanism for models with `dim` encoded entries."""
+    def build(self, dim: int, users: int) -> Mechanism:
+        """The mechanism for models with `dim` encoded entries, and so many users in a round."""
         if isinstance(self.mechanism, Mechanism):
             if self.mechanism.dim != dim:
                 raise InvalidInput(
@@ -69,7 +68,7 @@ class PrivacyChoice:
             return mechanism_by_name(str(self.mechanism), dim, **options)
         needs = {"rounds": self.rounds, "honest": self.honest}
         if self.clip is None:
-            return AutoCPA(dim, self.users, budget=self.budget, **needs)  # type: ignore[arg-type]
+            return AutoCPA(dim, users, budget=self.budget, **needs)  # type: ignore[arg-type]
         return calibrate(dim, self.budget, clip=self.clip, **needs)  # type: ignore[arg-type]
 
     def check_rounds(self, num_rounds: int) -> None:

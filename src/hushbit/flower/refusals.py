@@ -1,6 +1,7 @@
 """Why a client refuses a request: the class of the cause, and a text that depends on no data.
 
-A refusal is an error reply whose text is "cause: text". Nothing was charged for it.
+A refusal is an error reply whose text is "cause: text". Nothing was charged for it, except for the
+cause "simulation": the training of a simulated user failed.
 """
 
 from flwr.app import Error, Message

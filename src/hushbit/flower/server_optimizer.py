@@ -1,7 +1,7 @@
 """Flower's server optimizers, applied to the decoded mean as if it were the only reply."""
 
 import copy
-from logging import WARNING
+from logging import WARNING, getLogger
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi
 
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
-from hushbit.flower.logger import log
 from hushbit.flower.records import Arrays, array_record, numpy_arrays
+
+log = getLogger("flwr").log
 
 UNSAVED_ATTRIBUTES = ("current_arrays",)
 # The parameters of each optimizer. Subclasses are refused: their own methods would not be called.

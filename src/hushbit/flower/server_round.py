@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from logging import INFO
+from logging import INFO, getLogger
 from typing import Any
 
 from flwr.app import (
@@ -26,7 +26,6 @@ from flwr.serverapp import Grid
 
 from hushbit.checks import check_int, check_positive
 from hushbit.errors import HushbitError, RefusedBallot
-from hushbit.flower.logger import log
 from hushbit.flower.records import (
     PULL_SECONDS,
     Arrays,
@@ -43,6 +42,8 @@ from hushbit.tally.tally import Tally
 from hushbit.wire.ballot import HEADER_BYTES, MAC_BYTES
 from hushbit.wire.keys import RoundKey
 
+log = getLogger("flwr").log
+
 MAX_METRICS = 32
 MAX_TEXTS = 32
 REPORTED_TEXTS = 5
@@ -51,6 +52,7 @@ POLL_SECONDS = 0.2
 MAX_POLL_SECONDS = 2.0
 MAX_WAIT_BEYOND_QUORUM = 10.0
 PARTITION_METRIC = "partition-id"
+NO_REPLY = "no reply before the deadline"
 
 
 def send_all(grid: Grid, messages: Iterable[Message]) -> dict[str, int]:
@@ -95,13 +97,18 @@ def sample_nodes(
     # One deadline covers sampling and voting, so the wait for more nodes must leave time to vote.
     wait_end = begun + min(MAX_WAIT_BEYOND_QUORUM, (deadline - begun) / 4)
     wanted = quorum if limit is None else max(limit, quorum)
+    online = -1
     while True:
         nodes = sorted(node for node in grid.get_node_ids() if known(node))
         now = time.monotonic()
         may_wait = now < (wait_end if len(nodes) >= quorum else deadline)
         if len(nodes) >= wanted or not may_wait or now >= deadline:
             break
-        log(INFO, "hushbit: %d nodes are online, waiting for %d", len(nodes), wanted)
+        if len(nodes) != online:
+            online = len(nodes)
+            until = wait_end if online >= quorum else deadline
+            text = "hushbit: %d nodes are online, waiting for %d (quorum %d) for at most %.0f s"
+            log(INFO, text, online, wanted, quorum, until - now)
         time.sleep(min(1.0, deadline - now))
     if limit is None or len(nodes) <= limit:
         return nodes
@@ -165,8 +172,8 @@ class RoundCount:
     counts only for the user of its message, whatever the ballot states. Every request is accepted,
     refused, lost or unanswered.
 
-    refused    number of requests by reason: the cause that the client states (nothing was charged),
-               or why the server refuses the ballot
+    refused    number of requests by reason: the cause that the client states (only "simulation" is
+               charged), or why the server refuses the ballot
     lost       requests for which Flower reports an error, such as a node that is gone; their
                ballots may have been charged
     late       ballots of earlier rounds that arrived in this round
@@ -226,6 +233,10 @@ class RoundCount:
         self.bytes_up += self._ballot_bytes
         self.metrics.add(content)
 
+    def failures(self, asked: int) -> Counter[str]:
+        """Number of requests without a ballot, by the text that states why."""
+        return self.texts + Counter({NO_REPLY: asked - len(self.answered)})
+
     def _add_text(self, text: str) -> None:
         """Count a text; clients write some of them, so their number and length are limited."""
         text = one_line(text)
@@ -274,17 +285,15 @@ class OpenRound:
 
     def record_sent(self, messages: Mapping[str, int]) -> None:
         """Record the destination node of each accepted message."""
-        self.users = {message: self.nodes[node] for message, node in messages.items()}
+        self.users.update((message, self.nodes[node]) for message, node in messages.items())
 
     def count(self, replies: Iterable[Message]) -> RoundCount:
         """Count replies as they arrive."""
         tally = self.mechanism.tally(self.key, histogram=False, require_mac=True)
-        count: RoundCount | None = None
+        count = RoundCount(tally, self.users)
         for reply in replies:
-            # The first reply arrives after all messages have been sent and recorded.
-            count = count or RoundCount(tally, self.users)
             count.add(reply)
-        return count or RoundCount(tally, self.users)
+        return count
 
 
 def snr_estimate_db(estimate: Estimate) -> float:
@@ -345,9 +354,6 @@ def round_line(metrics: Mapping[str, Any]) -> str:
     return text + "".join(f", {name} {value:.4g}" for name, value in tests)
 
 
-def failure_report(texts: Mapping[str, int], unanswered: int) -> str:
+def failure_report(failures: Counter[str]) -> str:
     """Why requests brought no ballot: the most frequent texts with their counts, in one line."""
-    found = Counter(texts)
-    if unanswered:
-        found["no reply before the deadline"] += unanswered
-    return "; ".join(f"{number} x {text}" for text, number in found.most_common(REPORTED_TEXTS))
+    return "; ".join(f"{number} x {text}" for text, number in failures.most_common(REPORTED_TEXTS))

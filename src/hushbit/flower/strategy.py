@@ -2,14 +2,16 @@
 
 import json
 import secrets
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from logging import INFO, WARNING
+from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -17,7 +19,6 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from hushbit.budget import Budget, honest_voters
 from hushbit.checks import check_delta, check_int, check_positive
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
-from hushbit.flower.logger import log
 from hushbit.flower.policy import list_of_names
 from hushbit.flower.privacy_choice import PrivacyChoice
 from hushbit.flower.records import (
@@ -44,7 +45,10 @@ from hushbit.flower.server_round import (
 )
 from hushbit.mechanism import Mechanism
 from hushbit.store.run_folder import Checkpoint, RunFolder, software_versions, to_json
+from hushbit.wire import keys
 from hushbit.wire.keys import RoundKey
+
+log = getLogger("flwr").log
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 CONFIG_FILE = "flower.json"
@@ -112,7 +116,13 @@ class HushbitStrategy(Strategy):
         evaluate_users: bool = False,
         **options: Any,
     ) -> None:
+        if isinstance(honest, float) and users_per_round is None:
+            raise InvalidInput(
+                f"honest={honest} is a share of the users in a round: also give users_per_round, "
+                "or give honest as a whole number"
+            )
         voters = honest_voters(honest, users_per_round)
+        self.privacy = PrivacyChoice(mechanism, options, budget, rounds, voters, clip)
         least = 1 if voters is None else voters
         if quorum is None and voters is None:
             raise InvalidInput("quorum is missing: the smallest number of ballots of a round")
@@ -120,19 +130,17 @@ class HushbitStrategy(Strategy):
         self.users_per_round = users_per_round
         if users_per_round is not None:
             self.users_per_round = check_int("users_per_round", users_per_round, self.quorum)
-        self.privacy = PrivacyChoice(
-            mechanism,
-            options,
-            budget,
-            rounds,
-            voters,
-            clip,
-            users=self.users_per_round or self.quorum,
-        )
         if delta is None and budget is not None and budget.delta:
             delta = budget.delta
+        if delta is None:
+            raise InvalidInput("delta is missing: that of the reported guarantees, such as 1e-5")
         self.delta = check_delta(delta, zero=False)
         self.deadline_seconds = check_positive("deadline_seconds", deadline_seconds)
+        if users is not None and not isinstance(users, Mapping):
+            raise InvalidInput(
+                "users must be a table {node id: user number}, or None; got "
+                f"{type(users).__name__}. The number of users in a round is users_per_round"
+            )
         if users is not None and len(set(users.values())) < len(users):
             raise InvalidInput("two nodes have the same user number: give each node its own")
         self.users = None if users is None else dict(users)
@@ -173,9 +181,10 @@ class HushbitStrategy(Strategy):
         `timeout` is ignored: `deadline_seconds` limits every round.
         """
         self.summary()
-        self.privacy.check_rounds(num_rounds)
+        self.privacy.check_rounds(check_int("num_rounds", num_rounds, 0))
         # A resumed run has new keys, so that users answer an interrupted round again.
         self._run = secrets.token_bytes(RUN_BYTES)
+        self._failures.clear()
         with nullcontext() if self.folder is None else self.folder.locked():
             return self._run_rounds(
                 grid,
@@ -232,7 +241,7 @@ class HushbitStrategy(Strategy):
             raise ModelUnchanged(
                 f"the model never changed in {len(history)} rounds: no round reached the quorum of "
                 f"{self.quorum} ballots. Requests without a ballot: "
-                f"{failure_report(self._failures, 0) or 'none; too few nodes were connected'}",
+                f"{failure_report(self._failures) or 'none; too few nodes were connected'}",
                 result,
             )
         return result
@@ -240,7 +249,11 @@ class HushbitStrategy(Strategy):
     def _begin(self, initial: ArrayRecord) -> tuple[ArrayRecord, int]:
         """The initial model, and the number of the first round to run."""
         before = numpy_arrays(initial)
-        first = self.privacy.build(dimension(encoded_layout(before, self.frozen)))
+        slots = encoded_layout(before, self.frozen)
+        for slot in slots:
+            if not np.isfinite(before[slot.name]).all():
+                raise InvalidInput(f"array {slot.name!r} of the initial model has NaN or infinity")
+        first = self.privacy.build(dimension(slots), self.users_per_round or self.quorum)
         self._mechanism = first
         # As the server reads it: the first round sends the same types as all others.
         initial = array_record(before)
@@ -341,7 +354,7 @@ class HushbitStrategy(Strategy):
         count = current.count(replies)
         metrics = vote_metrics(count, len(current.nodes)) | {"bytes_down": current.bytes_down}
         metrics |= privacy_metrics(current.mechanism, server_round, self.delta)
-        self._report_failures(count, metrics["unanswered"])
+        self._report_failures(count, count.failures(len(current.nodes)))
         made: ArrayRecord | None = None
         if count.accepted >= self.quorum:
             estimate = current.mechanism.estimate(count.tally)
@@ -358,17 +371,15 @@ class HushbitStrategy(Strategy):
         }
         return made, MetricRecord(metrics)
 
-    def _report_failures(self, count: RoundCount, unanswered: int) -> None:
+    def _report_failures(self, count: RoundCount, failures: Counter[str]) -> None:
         """Log why requests brought no ballot, and whether the model changes."""
-        self._failures += count.texts
-        if unanswered:
-            self._failures["no reply before the deadline"] += unanswered
-        if count.texts or unanswered:
+        self._failures += failures
+        if failures:
             log(
                 WARNING,
                 "hushbit: %d ballots accepted; requests without a ballot: %s",
                 count.accepted,
-                failure_report(count.texts, unanswered),
+                failure_report(failures),
             )
         if count.accepted < self.quorum:
             log(
@@ -439,6 +450,18 @@ def _open_run(folder: RunFolder, config: Mapping[str, Any], model: Arrays) -> Ch
         )
     folder.rewind(0 if checkpoint is None else checkpoint.round, versions)
     return checkpoint
+
+
+def load_secret(path: str | Path) -> bytes:
+    """Read the server's secret from a file; a missing file is created with 32 random bytes.
+
+    A relative path is relative to the folder of the module that calls this function: the working
+    directory of a ServerApp is where somebody started the SuperLink. Flower installs every version
+    of an app in a folder of its own, so use an absolute path for runs that are to be resumed after
+    the app was changed.
+    """
+    caller = sys._getframe(1).f_globals.get("__file__")
+    return keys.load_secret(Path(path) if caller is None else Path(caller).parent / path)
 
 
 def _layout(arrays: Arrays) -> dict[str, Any]:
