@@ -1,5 +1,8 @@
 """Tasks of own modules: equal to a plain PyTorch loop, reproducible, with clear errors."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from hushbit.errors import InvalidInput  # noqa: E402
 from hushbit.lab import Task  # noqa: E402
+from hushbit.lab.sim import module_training  # noqa: E402
 from hushbit.lab.sim.optimizers import ConstantRate, Optimizer  # noqa: E402
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged  # noqa: E402
 from plain_fedavg import (  # noqa: E402
@@ -404,3 +408,38 @@ def test_an_error_of_torch_in_training_names_the_clients() -> None:
     task = Task(model, F.cross_entropy, pairs, pairs[0])
     with pytest.raises(InvalidInput, match="one of the clients 0, 1: IndexError: index out of"):
         updates(task, task.init(0))
+
+
+def test_small_groups_of_users_train_with_one_thread(monkeypatch: Any) -> None:
+    used: list[int] = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        used.append(torch.get_num_threads())
+        return F.mse_loss(outputs, targets)
+
+    task = Task(Regression, loss, clients_of(table), table(10))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for smallest, expected in ((1 << 30, 1), (1, 2)):
+            monkeypatch.setattr(module_training, "MIN_FLOATS_FOR_THREADS", smallest)
+            used.clear()
+            updates(task, task.init(0))
+            assert set(used) == {expected}
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_threads_do_not_spin_unless_the_user_wants_it(given: str | None) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    code = "import os, hushbit.lab; print(os.environ['OMP_WAIT_POLICY'])"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | ({"OMP_WAIT_POLICY": given} if given else {}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == (given or "PASSIVE")

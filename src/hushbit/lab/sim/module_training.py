@@ -58,6 +58,7 @@ PROBE_SAMPLES = 2
 PROBE_RATE = 0.01
 MAX_TEXT = 200
 TOLERANCE = 1e-3  # of the largest change, between two methods on the same batches
+MIN_FLOATS_FOR_THREADS = 1 << 20  # about a millisecond of work
 
 
 class NotSupported(HushbitError):
@@ -392,6 +393,24 @@ def seeded(seed: int) -> Iterator[None]:
         torch.set_rng_state(before)
 
 
+@contextmanager
+def threads_for(floats: int) -> Iterator[None]:
+    """Let torch use one thread in the body, which computes so many floats, if they are few.
+
+    On cores that other processes keep busy, threads of torch wait for each other at the end of
+    every operation, which can take longer than small operations themselves.
+    """
+    before = torch.get_num_threads()
+    if before == 1 or floats >= MIN_FLOATS_FOR_THREADS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @dataclass(frozen=True, eq=False)
 class ModuleJob:
     """What all tiles of a round have in common."""
@@ -410,10 +429,14 @@ class ModuleJob:
         return max(1, min(self.settings.batch_size, self.rows.largest))
 
     @property
+    def user_floats(self) -> int:
+        """Number of floats that a step computes for one user."""
+        return 3 * self.trained.dim + self.batch * self.gradient_methods.floats
+
+    @property
     def tile(self) -> int:
         """Number of users trained together: a power of two that fits into the working set."""
-        floats = 3 * self.trained.dim + self.batch * self.gradient_methods.floats
-        fitting = max(1, WORKING_SET_BYTES // (4 * floats))
+        fitting = max(1, WORKING_SET_BYTES // (4 * self.user_floats))
         return min(MAX_TILE_USERS, 1 << (fitting.bit_length() - 1))
 
     def chunks(
@@ -437,7 +460,8 @@ class ModuleJob:
     def _tile(self, out: LocalChunk, seeds: Seeds, state: Mapping[str, Floats]) -> None:
         for members in self._groups(out.users):
             try:
-                self._group(out, members, seeds[members], state)
+                with threads_for(len(members) * self.user_floats):
+                    self._group(out, members, seeds[members], state)
             except (IndexError, RuntimeError, ValueError) as error:  # of torch, such as a token
                 if isinstance(error, HushbitError):
                     raise
