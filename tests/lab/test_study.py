@@ -59,7 +59,8 @@ def test_a_mechanism_that_the_budget_does_not_suit_is_left_out(result: Any) -> N
 def test_the_answer_comes_first(result: Any) -> None:
     assert result.best in ("cpa-auto", "gaussian")
     first, *lines = str(result).splitlines()
-    assert first == f"Best private run: {result.best}"
+    assert first.startswith("Best private run")
+    assert first.endswith(f": {result.best}")
     assert lines[0].split()[:2] == ["test", "accuracy"]
     assert "FedAvg" in lines[0]
     assert result.verdict in " ".join(str(result).split())
@@ -74,7 +75,11 @@ def test_what_a_study_gives_away(result: Any, tmp_path: Path) -> None:
     result.save(tmp_path / "model.safetensors")
     stored = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(stored[name], value) for name, value in result.state_dict().items())
-    assert f"run with {result.best}" in result.privacy_note()
+    note = " ".join(result.privacy_note().split())
+    assert f"run with {result.best}" in note
+    scores = ", ".join(f"{one['test_accuracy']:.2%}" for one in result.runs[result.best])
+    assert f"figures of seed 0; test accuracy of all 3 seeds: {scores}" in note
+    assert "- No privacy: users send messages without noise" in result.privacy_note("fedavg")
     assert result.report(tmp_path / "page.html").read_text().count("cpa-auto-seed-2") > 0
     records = result.to_records()
     assert len(records) == 3 * 3 * 2

@@ -19,7 +19,7 @@ from hushbit.errors import InvalidInput, MissingExtra
 from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.intervals import MIN_SEEDS
 from hushbit.lab.report import write_report
-from hushbit.lab.sim.run import RunSummary
+from hushbit.lab.sim.run import RunSummary, metric_text
 from hushbit.lab.sim.settings import mechanism_name
 from hushbit.lab.sim.setup import OPTIONS, accepted_options, build_setup
 from hushbit.lab.sim.task import Task
@@ -176,8 +176,17 @@ class StudyResult:
         self.run_of(mechanism).save(path)
 
     def privacy_note(self, mechanism: str | None = None) -> str:
-        """The privacy note of `run_of(mechanism)`, as Markdown."""
-        return self.run_of(mechanism).privacy_note()
+        """The privacy note of `run_of(mechanism)`, as Markdown, with the results of all seeds."""
+        run = self.run_of(mechanism)
+        others = self.runs[run["mechanism"]]
+        if len(others) == 1:
+            return run.privacy_note()
+        scores = ", ".join(metric_text(*next(iter(one.metrics.items()))) for one in others)
+        metric = next(iter(run.metrics))
+        return run.privacy_note(
+            f"these are the figures of seed {run['seed']}; test {metric} of all {len(others)} "
+            f"seeds: {scores}"
+        )
 
     def to_records(self) -> list[dict[str, Any]]:
         """The figures of every round of every run."""

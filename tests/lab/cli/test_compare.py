@@ -44,7 +44,7 @@ def test_a_budget_of_all_mechanisms(hushbit):
     assert answer.code == 0
     assert max(map(len, answer.out.splitlines())) <= 80
     assert answer.out.count("within the budget") == 1
-    assert "Server steps differ: under a budget" in " ".join(answer.out.split())
+    assert "Server rates differ: under a budget" in " ".join(answer.out.split())
 
 
 def test_fedavg_has_no_budget_beside_others_and_is_refused_alone(hushbit):
@@ -65,7 +65,7 @@ def test_details_have_every_figure_and_a_note_on_simulations(hushbit):
 
 def test_a_figure_that_only_the_server_has_is_marked(hushbit):
     answer = hushbit(*SMALL, "--mechanisms", "laplace", "--epsilon-per-bit", 1)
-    assert "as server" in answer.out
+    assert "no smaller one than against the server is proved" in answer.out
 
 
 def test_options_of_a_file_apply_to_mechanisms_that_accept_them(hushbit, tmp_path):

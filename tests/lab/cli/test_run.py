@@ -123,7 +123,8 @@ def test_fedavg_cannot_spend_a_budget(hushbit):
     assert answer.code == 2
     assert "fedavg has no privacy and cannot spend a budget: leave out --epsilon" in answer.err
     answer = hushbit("run", *IN_BUDGET[:4], "--mechanism", "fedavg")
-    assert "No run is private." in answer.out
+    assert "Not private: messages are sent without noise." in answer.out
+    assert "No privacy: users send messages without noise" in answer.out
     assert "no privacy" in answer.lines[-1]
 
 
