@@ -23,7 +23,7 @@ from hushbit.lab.sim.run import RunSummary, metric_text
 from hushbit.lab.sim.settings import mechanism_name
 from hushbit.lab.sim.setup import OPTIONS, accepted_options, build_setup
 from hushbit.lab.sim.task import Task
-from hushbit.lab.task_run import run, settings_of
+from hushbit.lab.task_run import parameter_names, run, settings_of
 
 REFERENCE = "fedavg"
 
@@ -75,8 +75,9 @@ class Study:
         for name in names:
             options = {"budget": self._budget(name), **self._options(name)}
             try:
-                settings = settings_of(self.task, name, seed=self.seeds[0], **options)
-                build_setup(settings, task=self.task)
+                with parameter_names():
+                    settings = settings_of(self.task, name, seed=self.seeds[0], **options)
+                    build_setup(settings, task=self.task)
             except InvalidInput as error:
                 refused[name] = str(error)
             else:

@@ -277,8 +277,8 @@ class Settings:
             )
         elif mechanism_name(self.mechanism) == "fedavg":
             raise InvalidInput(
-                "mechanism fedavg has no privacy and cannot spend a budget: leave out --epsilon, "
-                "--delta, --per and --against, or choose another mechanism"
+                "mechanism fedavg has no privacy and cannot spend a budget: leave out the budget "
+                "(--epsilon, --delta, --per, --against), or choose another mechanism"
             )
         else:
             _ = self.budget  # checks the parts
