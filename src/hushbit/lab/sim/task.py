@@ -28,6 +28,7 @@ from hushbit.lab.sim.client_data import (
     read_samples,
     rows_with_nan,
 )
+from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.models import TensorSlot, flat_tensor
 from hushbit.lab.sim.module_training import (
     Loss,
@@ -50,7 +51,7 @@ Metric = Callable[[Any, Tensor], Any]
 SIMULATED_USERS = 8
 
 
-class Task:
+class Task(LearningTask):
     """A model, its loss, the data of clients, and a test set.
 
     model    a module, whose weights are the initial ones; or a function that returns a module,
@@ -92,7 +93,7 @@ class Task:
         self._refuse(rows_with_nan, "NaN in the data: remove or replace these values")
         self.model, self.loss = model, loss
         module = self._module(0)
-        self.name, self.model_name = name, type(module).__name__
+        self._name = name
         self.metrics = dict(metrics or {})
         self.trained = TrainedModule(module, loss, self.samples.names, frozen)
         self.gradient_methods = choose_gradient_methods(self.trained, self.test)
@@ -152,9 +153,14 @@ class Task:
         return made
 
     @property
-    def dim(self) -> int:
-        """Number of entries that a user sends."""
-        return self.trained.dim
+    def name(self) -> str:
+        """Name of the data."""
+        return self._name
+
+    @property
+    def model_name(self) -> str:
+        """Name of the class of the model."""
+        return type(self.trained.module).__name__
 
     @property
     def slots(self) -> tuple[TensorSlot, ...]:
@@ -162,24 +168,9 @@ class Task:
         return self.trained.slots
 
     @property
-    def users(self) -> int:
-        """Number of users."""
-        return self.rows.users
-
-    @property
-    def counts(self) -> Indices:
-        """Number of samples of each user."""
-        return self.rows.counts
-
-    @property
-    def largest(self) -> int:
-        """The largest number of samples of a user."""
-        return self.rows.largest
-
-    @property
-    def image_shape(self) -> None:
-        """None: inputs are not known to be images."""
-        return
+    def user_rows(self) -> UserRows:
+        """The samples of each user."""
+        return self.rows
 
     @property
     def note(self) -> str:
@@ -333,7 +324,7 @@ class Task:
         arrays = [tensor.numpy() for tensor in self.trained.unsent.values()]
         for part in (self.samples, self.test):
             arrays += [*part.inputs, part.targets]
-        for array in (*arrays, self.rows.members, self.counts):
+        for array in (*arrays, self.rows.members, self.rows.counts):
             made.update(f"{array.dtype.str} {array.shape}".encode())
             made.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
         return made.digest()
