@@ -132,6 +132,10 @@ def test_wrong_studies_are_refused(
 def test_wrong_arguments_are_explained(task: Task) -> None:
     with pytest.raises(InvalidInput, match="write seeds=3"):
         Study(task, rounds=1, seed=1)
+    with pytest.raises(InvalidInput, match=r"Study takes a hushbit\.lab\.Task; got NoneType"):
+        Study(None, rounds=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="seed must be a whole number"):
+        Study(task, rounds=1, seeds=[0.5])  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="budget must be a Budget"):
         run_task(task, "cpa", budget=4, rounds=1)  # type: ignore[arg-type]
     for model in ("linear", None):

@@ -228,6 +228,9 @@ def test_a_run_does_not_continue_with_other_data(tmp_path: Path) -> None:
         ({"budget": RUN_BUDGET}, r"leave out the budget \(epsilon, delta, per, against\)"),
         ({"server_momentum": 0.5}, "^server_momentum applies to server momentum only"),
         ({"engine": "rays"}, "engine must be one of local, ray"),
+        ({"callbacks": [print]}, "list of objects of type hushbit.lab.Callback"),
+        ({"resume": True}, "needs out"),
+        ({"rate": 1e30, "rounds": 3}, "round 1: an update is too large .*: lower rate or"),
     ],
 )
 def test_wrong_options_are_refused(options: Any, message: str) -> None:

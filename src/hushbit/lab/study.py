@@ -45,9 +45,11 @@ class Study:
         server: str = "plain",
         **options: Any,
     ) -> None:
+        if not isinstance(task, Task):
+            raise InvalidInput(f"a Study takes a hushbit.lab.Task; got {type(task).__name__}")
         self.task, self.budget = task, budget
         chosen = range(check_int("seeds", seeds, 1)) if isinstance(seeds, int) else seeds
-        self.seeds = tuple(chosen)
+        self.seeds = tuple(check_int("seed", seed, 0) for seed in chosen)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise InvalidInput("seeds must be a number, or a list of different numbers")
         if "seed" in options:

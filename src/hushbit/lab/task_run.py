@@ -45,6 +45,10 @@ def run(
     checkpoints; with `resume=True` the run in it continues. Each of `callbacks` is a
     `hushbit.lab.Callback`.
     """
+    if not all(isinstance(one, Callback) for one in callbacks):
+        raise InvalidInput("callbacks must be a list of objects of type hushbit.lab.Callback")
+    if resume and out is None:
+        raise InvalidInput("resume=True needs out: the folder of the run to continue")
     with parameter_names(), ExitStack() as stack:
         settings = settings_of(task, mechanism, budget, rounds=rounds, seed=seed, **options)
         jobs = math.ceil(task.users * settings.participation / BATCH_USERS)

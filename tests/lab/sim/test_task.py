@@ -327,7 +327,7 @@ def test_buffers_that_are_assigned_anew() -> None:
 
 def test_diverging_training_is_reported() -> None:
     task = Task(Regression, F.mse_loss, clients_of(table), table(5))
-    with pytest.raises(TrainingDiverged, match="lower the learning rate"):
+    with pytest.raises(TrainingDiverged, match="or lower --rate"):
         updates(task, task.init(0), rate=1e30, steps=4)
 
 
@@ -335,7 +335,9 @@ def test_diverging_training_is_reported() -> None:
     ("change", "message"),
     [
         ({"clients": []}, "at least one client"),
-        ({"clients": [(np.ones((0, 5)), np.ones((0, 1)))]}, "at least one"),
+        ({"clients": None}, "a list with one pair .* got NoneType"),
+        ({"clients": {"a": (np.ones((2, 5)), np.ones((2, 1)))}}, "one pair .* got dict"),
+        ({"clients": [(np.ones((0, 5)), np.ones((0, 1)))]}, "client 0 has no samples: leave it"),
         ({"clients": [(np.ones((2, 5)), np.ones((3, 1)))]}, "equally many"),
         (
             {"clients": [(np.ones((2, 5)), np.ones((2, 1))), (np.ones((2, 4)), np.ones((2, 1)))]},
@@ -358,7 +360,13 @@ def test_diverging_training_is_reported() -> None:
             "'\\*running_mean' matches no tensor.*weight, bias",
         ),
         ({"frozen": "*bias"}, "list of patterns"),
-        ({"test": (np.ones((2, 5)), [[1], [np.nan]])}, "test set: NaN in the data"),
+        ({"test": (np.ones((2, 5)), [[1], [np.nan]])}, "test set: NaN or infinite values"),
+        ({"test": (np.full((2, 5), np.inf), [[1], [1]])}, "test set: NaN or infinite values"),
+        ({"test": (np.ones((2, 5)), np.ones(2))}, "Using a target size .* broadcasting"),
+        ({"model": lambda: nn.LazyLinear(1)}, "weight has no shape yet: call the model once"),
+        ({"frozen": ["*"]}, "freeze fewer"),
+        ({"metrics": [F.l1_loss]}, "functions by name, .* got list"),
+        ({"metrics": {"loss": F.l1_loss}}, "another name than loss"),
     ],
 )
 def test_errors_say_what_to_do(change: dict[str, Any], message: str) -> None:
@@ -376,7 +384,7 @@ def test_clients_with_values_that_are_no_numbers_are_named() -> None:
     x, y = np.ones((6, 5)), np.ones((6, 1))
     x[4, 3] = np.nan
     pairs = [(x[:2], y[:2]), (x[2:3], y[2:3]), (x[3:], y[3:])]
-    with pytest.raises(InvalidInput, match="client 2: NaN in the data: remove"):
+    with pytest.raises(InvalidInput, match="client 2: NaN or infinite values in the data: remove"):
         Task(nn.Linear(5, 1), F.mse_loss, pairs, (x[:2], y[:2]))
     held = [[0, 1], [4], [3, 4, 2]]
     with pytest.raises(InvalidInput, match="clients 1, 2: NaN"):
@@ -443,3 +451,17 @@ def test_threads_do_not_spin_unless_the_user_wants_it(given: str | None) -> None
         check=True,
     )
     assert found.stdout.strip() == (given or "PASSIVE")
+
+
+def test_labels_of_any_whole_type_are_accepted() -> None:
+    pairs = [(np.ones((2, 5)), np.array([0, 2], dtype=np.int32))]
+    task = Task(nn.Linear(5, 3), F.cross_entropy, pairs, pairs[0])
+    assert task.classes == 3
+
+
+@pytest.mark.parametrize("metric", [lambda out, y: 1 / 0, lambda out, y: out])
+def test_a_metric_that_fails_is_named(metric: Any) -> None:
+    pair = (np.ones((2, 5)), np.ones((2, 2)))
+    task = Task(nn.Linear(5, 2), F.mse_loss, [pair], pair, metrics={"mine": metric})
+    with pytest.raises(InvalidInput, match=r"metric mine must return one number .*Error: "):
+        task.evaluate(task.init(0))

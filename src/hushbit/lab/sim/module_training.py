@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
 from hushbit.errors import HushbitError, InvalidInput
 from hushbit.lab.sim.client_data import Batch, Samples, shortened
@@ -94,7 +95,8 @@ class TrainedModule:
         self.slots = tuple(sorted((*self.parameters, *self.buffers), key=lambda slot: slot.start))
         if not self.parameters:
             raise InvalidInput(
-                "the model has no parameter to train: set requires_grad of at least one"
+                "the model has no parameter to train: set requires_grad of at least one, or "
+                "freeze fewer"
             )
         sent = {slot.name for slot in self.slots}
         self.unsent = {
@@ -281,6 +283,11 @@ def _slots(
     start = 0
     for name in (name for name in state if name in tensors and not _matches(name, frozen)):
         tensor, is_parameter = tensors[name], isinstance(tensors[name], nn.Parameter)
+        if is_lazy(tensor):
+            raise InvalidInput(
+                f"{name} has no shape yet: call the model once on a batch, so that its lazy layers "
+                "get their shapes, before you give it to a task"
+            )
         if (is_parameter and name not in trained) or not tensor.is_floating_point():
             continue
         if tensor.dtype != torch.float32:
@@ -319,7 +326,10 @@ def choose_gradient_methods(trained: TrainedModule, samples: Samples) -> Gradien
     batch = samples.batch(rows)
     start = torch.from_numpy(trained.flat(trained.module))
     try:
-        expected = _probe(trained, ("loop", "loop"), start, batch, seed=0)
+        with warnings.catch_warnings():
+            # Outputs (n, 1) and targets (n,) are broadcast to (n, n), which trains nonsense.
+            warnings.filterwarnings("error", message="Using a target size")
+            expected = _probe(trained, ("loop", "loop"), start, batch, seed=0)
         random = not torch.equal(expected, _probe(trained, ("loop", "loop"), start, batch, seed=1))
     except HushbitError:
         raise

@@ -26,7 +26,7 @@ from hushbit.lab.sim.client_data import (
     owners_text,
     read_clients,
     read_samples,
-    rows_with_nan,
+    rows_not_finite,
 )
 from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.models import TensorSlot, flat_tensor
@@ -90,11 +90,11 @@ class Task(LearningTask):
         self.test = read_samples(test, prepare, "test").stored()
         if self.test.names != self.samples.names:
             raise InvalidInput("test must have the same inputs as the clients")
-        self._refuse(rows_with_nan, "NaN in the data: remove or replace these values")
+        self._refuse(rows_not_finite, "NaN or infinite values in the data: remove or replace them")
         self.model, self.loss = model, loss
         module = self._module(0)
         self._name = name
-        self.metrics = dict(metrics or {})
+        self.metrics = _checked_metrics(metrics)
         self.trained = TrainedModule(module, loss, self.samples.names, frozen)
         self.gradient_methods = choose_gradient_methods(self.trained, self.test)
         self.classes = self._count_classes()
@@ -276,8 +276,18 @@ class Task(LearningTask):
             scores["accuracy"] = correct / samples.targets.size
         if self.metrics:
             whole, targets = torch.cat(kept), torch.from_numpy(samples.targets)
-            scores |= {name: float(one(whole, targets)) for name, one in self.metrics.items()}
+            scores |= {name: self._metric(name, whole, targets) for name in self.metrics}
         return scores
+
+    def _metric(self, name: str, outputs: Tensor, targets: Tensor) -> float:
+        try:
+            return float(self.metrics[name](outputs, targets))
+        except Exception as error:  # of the user's own function
+            raise InvalidInput(
+                f"metric {name} must return one number for outputs of shape "
+                f"{tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def _outputs(self, params: Floats, samples: Samples) -> Iterator[tuple[Batch, Any]]:
         """The outputs for all samples, batch by batch."""
@@ -338,3 +348,14 @@ class Task(LearningTask):
     def state_dict(self, params: Floats) -> dict[str, Tensor]:
         """The state of the model with these weights, loadable by `load_state_dict`."""
         return dict(self.module(params).state_dict())
+
+
+def _checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise InvalidInput(
+            'metrics must be functions by name, such as {"mae": F.l1_loss}; got '
+            f"{type(metrics).__name__}"
+        )
+    if "loss" in (metrics or {}):
+        raise InvalidInput("a metric needs another name than loss, which is the loss of the task")
+    return dict(metrics or {})
