@@ -110,3 +110,11 @@ def test_each_mechanism_gets_the_options_it_accepts():
     assert (cpa.users, cpa.epsilon_per_bit) == (3, 1.0)
     with pytest.raises(InvalidInput):
         settings_per_mechanism([""], {})
+
+
+def test_only_the_best_run_has_a_statement_unless_details_are_wanted(hushbit):
+    words = (*SMALL, "--epsilon-per-bit", 1, "--mechanisms", "fedavg,cpa,laplace")
+    assert hushbit(*words).out.count("Against the server, which sees ballots:") == 1
+    details = hushbit(*words, "--details").out
+    assert details.count("Against the server, which sees ballots:") == 2
+    assert details.count("No privacy: users send") == 1
