@@ -372,7 +372,7 @@ class DecisionCard:
         )
         return (
             f'<div class="card"><p class="best">{self.title}: <b>{escape(self.best.name)}</b></p>'
-            f'<dl>{shown}</dl><p class="conclusion">{escape(self.verdict)}</p></div>'
+            f'<dl>{shown}</dl><p class="conclusion">{_kept_together(self.verdict)}</p></div>'
             f"{self._table() if len(self.runs) > 1 else ''}"
         )
 
@@ -415,6 +415,11 @@ def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
         ).rstrip()
         for row in (*lines, rule, *rows)
     ]
+
+
+def _kept_together(text: str) -> str:
+    """A text as HTML, in which no line ends between a number and its percent sign."""
+    return escape(text).replace(" %", "&nbsp;%")
 
 
 def _strength(epsilon: float) -> str:
