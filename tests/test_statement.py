@@ -167,8 +167,9 @@ def test_the_model_row_is_void_with_a_reason(
     found = state(guarantee, **options)
     assert found.epsilon_run_model == math.inf
     assert reason in found.reason
-    assert f"no smaller epsilon than against the server is proved: {found.reason}" in words(found)
-    assert found.reason in " ".join(found.note().split())
+    text = f"no smaller epsilon than against the server is proved: {found.reason}"
+    assert (text in words(found)) == found.is_private
+    assert (found.reason in " ".join(found.note().split())) == found.is_private
     budget = hb.Budget(4.0, DELTA, per="run", against="model")
     with pytest.raises(InvalidInput, match="budget against the model cannot be stated"):
         state(guarantee, budget=budget, **options)
@@ -178,9 +179,6 @@ def test_other_mechanisms_state_their_own_unit() -> None:
     laplace = state(hb.baselines.Laplace(9, epsilon_per_entry=0.5, scale=1.0).guarantee)
     assert laplace.unit == "entry"
     assert "epsilon 0.5 per entry" in words(laplace)
-    assert "no guarantee: messages are sent without noise" in words(
-        state(hb.baselines.FedAvg(9).guarantee)
-    )
 
 
 @pytest.mark.parametrize(
@@ -237,6 +235,19 @@ def test_the_note_has_every_section() -> None:
         assert part in flat
     assert "No attack was measured" in found.note()
     assert "No attack was measured" not in note
+
+
+def test_a_run_without_privacy_says_only_that() -> None:
+    found = state(hb.baselines.FedAvg(40).guarantee)
+    assert words(found).startswith("No privacy: users send messages without noise")
+    note = found.note("Note", details=["30 users."], evidence={"membership attack, AUC": 0.9})
+    assert [line for line in note.splitlines() if line.startswith("#")] == [
+        "# Note",
+        "## Summary",
+        "## Attack evidence",
+    ]
+    assert "Membership attack, AUC: 0.9" in note
+    assert "Attack evidence" not in found.note()
 
 
 @pytest.mark.parametrize(

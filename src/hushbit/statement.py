@@ -44,6 +44,10 @@ RELATION_TEXTS = {
     "replace": "one user's update changes arbitrarily (replace)",
     "zero-out": "one user's update becomes zero (zero-out)",
 }
+NO_PRIVACY = (
+    "No privacy: users send messages without noise, and no epsilon is finite. The server and those "
+    "who see the models may learn anything about a user."
+)
 SIMULATED = (
     "Simulated run: these are the figures of the deployment that it simulates, in which coins come "
     "from the operating system."
@@ -93,6 +97,11 @@ class PrivacyStatement:
         return self.budget is None or self.spent is None or self.spent <= self.budget.epsilon
 
     @property
+    def is_private(self) -> bool:
+        """Whether there is a guarantee against at least one observer."""
+        return math.isfinite(min(self.epsilon_run_model, self.epsilon_run_server))
+
+    @property
     def server_noise(self) -> bool:
         """Whether the server adds the noise to updates that it sees, as in `Gaussian`."""
         return math.isinf(self.epsilon_bit) and not self.reason
@@ -111,6 +120,8 @@ class PrivacyStatement:
 
     def lines(self) -> list[str]:
         """The statement as text: the budget first, then a row for each observer."""
+        if not self.is_private:
+            return _wrapped(NO_PRIVACY, "", "  ")
         found = [] if self.budget is None else _wrapped(self.budget_line, "", "  ")
         for title, row in ((SERVER, self._server_row()), (MODEL, self._model_row())):
             found.append(f"{title}:")
@@ -182,16 +193,20 @@ class PrivacyStatement:
         """
         shown = [*details, *([] if self.budget is None else [f"{self.budget_line}."])]
         measured = [f"{name}: {_value(value)}" for name, value in (evidence or {}).items()]
-        sections: list[tuple[str, list[str]]] = [
-            ("Summary", [*shown, *self._remarks()]),
-            (SERVER, self._server_row()),
-            (MODEL, self._model_row()),
-            ("What the figures mean", self._meaning()),
-            ("Who has to be trusted", self._trust()),
-            ("Attack evidence", measured or ["No attack was measured for this note."]),
-            ("Not covered", list(NOT_COVERED)),
-            ("Before another run with the same users", self._renewal()),
-        ]
+        if self.is_private:
+            measured = measured or ["No attack was measured for this note."]
+            sections = [
+                ("Summary", [*shown, *self._remarks()]),
+                (SERVER, self._server_row()),
+                (MODEL, self._model_row()),
+                ("What the figures mean", self._meaning()),
+                ("Who has to be trusted", self._trust()),
+                ("Attack evidence", measured),
+                ("Not covered", list(NOT_COVERED)),
+                ("Before another run with the same users", self._renewal()),
+            ]
+        else:
+            sections = [("Summary", [NO_PRIVACY, *shown]), ("Attack evidence", measured)]
         parts = [f"# {title}"]
         for heading, texts in sections:
             if texts:

@@ -59,7 +59,8 @@ def test_a_mechanism_that_the_budget_does_not_suit_is_left_out(result: Any) -> N
 def test_the_answer_comes_first(result: Any) -> None:
     assert result.best in ("cpa-auto", "gaussian")
     first, *lines = str(result).splitlines()
-    assert first == f"Best private run: {result.best}"
+    assert first.startswith("Best private run")
+    assert first.endswith(f": {result.best}")
     assert lines[0].split()[:2] == ["test", "accuracy"]
     assert "FedAvg" in lines[0]
     assert result.verdict in " ".join(str(result).split())
@@ -67,14 +68,18 @@ def test_the_answer_comes_first(result: Any) -> None:
     one = result.run_of()
     assert result.card.best.message_bytes == one["bytes_up"] / (30 * 2)
     assert one.card.text().startswith(f"Run: {result.best}\n")
-    assert one.card.verdict in one._repr_html_()
+    assert one.card.verdict.replace(" %", "&nbsp;%") in one._repr_html_()
 
 
 def test_what_a_study_gives_away(result: Any, tmp_path: Path) -> None:
     result.save(tmp_path / "model.safetensors")
     stored = load_file(tmp_path / "model.safetensors")
     assert all(torch.equal(stored[name], value) for name, value in result.state_dict().items())
-    assert f"run with {result.best}" in result.privacy_note()
+    note = " ".join(result.privacy_note().split())
+    assert f"run with {result.best}" in note
+    scores = ", ".join(f"{one['test_accuracy']:.2%}" for one in result.runs[result.best])
+    assert f"figures of seed 0; test accuracy of all 3 seeds: {scores}" in note
+    assert "- No privacy: users send messages without noise" in result.privacy_note("fedavg")
     assert result.report(tmp_path / "page.html").read_text().count("cpa-auto-seed-2") > 0
     records = result.to_records()
     assert len(records) == 3 * 3 * 2
@@ -127,6 +132,10 @@ def test_wrong_studies_are_refused(
 def test_wrong_arguments_are_explained(task: Task) -> None:
     with pytest.raises(InvalidInput, match="write seeds=3"):
         Study(task, rounds=1, seed=1)
+    with pytest.raises(InvalidInput, match=r"Study takes a hushbit\.lab\.Task; got NoneType"):
+        Study(None, rounds=1)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="seed must be a whole number"):
+        Study(task, rounds=1, seeds=[0.5])  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="budget must be a Budget"):
         run_task(task, "cpa", budget=4, rounds=1)  # type: ignore[arg-type]
     for model in ("linear", None):

@@ -217,10 +217,20 @@ def test_a_run_does_not_continue_with_other_data(tmp_path: Path) -> None:
     [
         ({"round": 3}, "did you mean rounds"),
         ({"users": 7}, "users 8"),
-        ({"dataset": "mnist"}, "leave --dataset out"),
-        ({"partition": "iid"}, "leave --partition out"),
-        ({"validation": 5}, "leave --validation out"),
-        ({"mechanism": "cpa"}, "epsilon"),
+        ({"dataset": "mnist"}, "leave dataset out"),
+        ({"partition": "iid"}, "leave partition out"),
+        ({"validation": 5}, "leave validation out"),
+        (
+            {"mechanism": "cpa"},
+            r"needs epsilon_per_bit, or a budget such as budget=Budget\(4, 1e-5",
+        ),
+        ({"mechanism": "laplace", "budget": RUN_BUDGET}, "bit or message with delta=0; got"),
+        ({"budget": RUN_BUDGET}, r"leave out the budget \(epsilon, delta, per, against\)"),
+        ({"server_momentum": 0.5}, "^server_momentum applies to server momentum only"),
+        ({"engine": "rays"}, "engine must be one of local, ray"),
+        ({"callbacks": [print]}, "list of objects of type hushbit.lab.Callback"),
+        ({"resume": True}, "needs out"),
+        ({"rate": 1e30, "rounds": 3}, "round 1: an update is too large .*: lower rate or"),
     ],
 )
 def test_wrong_options_are_refused(options: Any, message: str) -> None:
@@ -243,3 +253,9 @@ def test_a_report_shows_how_to_repeat_a_run_of_python(tmp_path: Path) -> None:
 def test_unknown_names_of_the_lab() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Tusk'"):
         _ = lab.Tusk
+
+
+def test_a_folder_with_a_run_names_the_parameter_that_continues_it(tmp_path: Path) -> None:
+    lab.run(classes(4), "fedavg", rounds=1, out=tmp_path / "run")
+    with pytest.raises(InvalidInput, match="continue it with resume=True"):
+        lab.run(classes(4), "fedavg", rounds=1, out=tmp_path / "run")

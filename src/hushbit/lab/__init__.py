@@ -1,6 +1,7 @@
 """The lab: tasks, simulations, experiments, figures and reports."""
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -8,6 +9,10 @@ if TYPE_CHECKING:
     from hushbit.lab.sim.task import Task
     from hushbit.lab.study import Study
     from hushbit.lab.task_run import run
+
+# Otherwise threads of torch spin while they wait for each other. On cores that other processes keep
+# busy, training then takes six times as long. torch reads the variable when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __all__ = ["Callback", "Study", "Task", "run"]
 

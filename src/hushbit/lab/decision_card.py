@@ -26,6 +26,8 @@ WIDTH = 80
 """Columns of the text."""
 METRICS = {"test_accuracy": 100.0, "test_loss": 1.0}
 """What runs are ranked by, with the scale of display: accuracy if a run has one, else loss."""
+LITTLE = 0.1
+"""A run learns little up to this share of what FedAvg learns, or else of all that is to learn."""
 MODEL = "those who see only the model"
 MODEL_LABEL, SERVER_LABEL = "epsilon against the model", "epsilon against the server"
 NOTEBOOK_STYLE = """
@@ -49,7 +51,8 @@ class RankedRun:
     """All seeds of one run.
 
     score           mean of the metric over seeds and the ends of its interval (accuracy in percent)
-    epsilon_model   of the run against those who see only the model; infinite if nothing is proved
+    start           mean of the metric before training; NaN if the summaries lack it
+    epsilon_model   of the run against those who see only the model, at most `epsilon_server`
     epsilon_server  of the run against the server
     delta           of both epsilons
     message_bytes   bytes that one user sends in one round
@@ -62,6 +65,7 @@ class RankedRun:
     mechanism: str
     seeds: int
     score: tuple[float, float, float]
+    start: float
     epsilon_model: float
     epsilon_server: float
     delta: float
@@ -81,13 +85,17 @@ class RankedRun:
             sum(row["users"] or 0 for row in one.get("history", ())) or one["users"] * one["rounds"]
             for one in seeds
         ]
+        starts = [float(one.get(metric.replace("test", "start"), math.nan)) for one in seeds]
+        server = max(float(one["epsilon_run_server"]) for one in seeds)
         return cls(
             name,
             mechanism=str(first["mechanism"]),
             seeds=len(seeds),
             score=interval([METRICS[metric] * float(one[metric]) for one in seeds]),
-            epsilon_model=max(float(one["epsilon_run_model"]) for one in seeds),
-            epsilon_server=max(float(one["epsilon_run_server"]) for one in seeds),
+            start=METRICS[metric] * sum(starts) / len(starts),
+            # The server sees all that those who see only the model see.
+            epsilon_model=min(server, max(float(one["epsilon_run_model"]) for one in seeds)),
+            epsilon_server=server,
             delta=max(float(one["delta"]) for one in seeds),
             message_bytes=sum(float(one["bytes_up"]) for one in seeds) / sum(messages),
             users=int(first["users"]),
@@ -98,16 +106,21 @@ class RankedRun:
     @property
     def is_private(self) -> bool:
         """Whether an epsilon of the run is finite."""
-        return math.isfinite(min(self.epsilon_model, self.epsilon_server))
+        return math.isfinite(self.epsilon_model)
+
+    @property
+    def needs_trusted_server(self) -> bool:
+        """Whether the run is private against those who see only the model, not the server."""
+        return self.is_private and math.isinf(self.epsilon_server)
 
     def users_for_next_tier(self) -> tuple[float, int] | None:
         """The next stronger tier against the model, and the users that reach it at this noise.
 
         The number is rounded up to two digits. None if there is no weaker tier to leave, or no
-        guarantee against the model.
+        guarantee against the model beyond that against the server.
         """
         target = next((e for e in (REASONABLE, STRONG) if e < self.epsilon_model), None)
-        if target is None or math.isinf(self.epsilon_model):
+        if target is None or self.epsilon_model == self.epsilon_server:
             return None
         from hushbit.tuning.users_for_epsilon import users_for_epsilon  # it loads Numba
 
@@ -164,23 +177,38 @@ class DecisionCard:
         """What the card is about; the name of the best run follows it."""
         if len(self.runs) == 1:
             return "Run"
-        return "Best private run" if self.best.is_private else "Best run"
+        if not self.best.is_private:
+            return "Best run"
+        return "Best private run" + " without a trusted server" * bool(self.better_if_trusted)
+
+    @property
+    def better_if_trusted(self) -> tuple[RankedRun, ...]:
+        """Private runs that rank above the best one because their server is trusted."""
+        above = self.runs[: self.runs.index(self.best)]
+        return tuple(run for run in above if run.is_private)
 
     def facts(self) -> list[tuple[str, str, str]]:
         """The figures of the best run: label, value, and what it is compared with."""
         best, plain = self.best, self.reference
-        score = size = ""
+        compared = [] if math.isnan(best.start) else [f"{self.text_of(best.start)} before training"]
+        size = ""
         if plain is not None and plain is not best:
-            score = f"FedAvg {self.score(plain)}"
+            compared.insert(0, f"FedAvg {self.score(plain)}")
             size = f"FedAvg {size_text(plain.message_bytes)}"
-        found = [(self.label, self.score(best), score)]
+        if best.seeds > 1:
+            compared.append(f"means of {best.seeds} seeds")
+        found = [(self.label, self.score(best), ", ".join(compared))]
         if best.is_private:
-            model, server = epsilon_text(best.epsilon_model), epsilon_text(best.epsilon_server)
-            unit = f"per run, delta {best.delta:g}"
-            proved = math.isfinite(best.epsilon_model)
+            unit = f"per run, delta {delta_text(best.delta)}"
+            proved = best.epsilon_model < best.epsilon_server
+            server = unit if math.isfinite(best.epsilon_server) else "no guarantee"
             found += [
-                (MODEL_LABEL, model if proved else "as server", unit if proved else "not proved"),
-                (SERVER_LABEL, server, unit if server != "∞" else "no guarantee"),
+                (
+                    MODEL_LABEL,
+                    epsilon_text(best.epsilon_model),
+                    unit if proved else "no smaller one than against the server is proved",
+                ),
+                (SERVER_LABEL, epsilon_text(best.epsilon_server), server),
             ]
         found.append(("sent per user and round", size_text(best.message_bytes), size))
         if wanted := best.users_for_next_tier():
@@ -208,20 +236,59 @@ class DecisionCard:
 
     @property
     def verdict(self) -> str:
-        """One sentence: the price of privacy beside FedAvg, and how strong the guarantee is."""
-        best, plain = self.best, self.reference
+        """What privacy costs beside FedAvg, how strong the guarantee is, and a warning of noise."""
+        best = self.best
         if not best.is_private:
-            return "No run is private."
-        text = "Compare it with FedAvg to see what privacy costs"
-        if plain is not None:
-            share = 100 * best.message_bytes / plain.message_bytes
-            text = f"It {self._compared(best, plain)} FedAvg{self._untuned(best, plain)} and sends "
-            text += f"{share:.3g} % of its bytes"
-        server = f"{_strength(best.epsilon_server)} against the server"
-        if math.isinf(best.epsilon_model):
-            return f"{text}; the guarantee is {server}, and no better one is proved."
-        model = f"{_strength(best.epsilon_model)} against {MODEL}"
-        return f"{text}; the guarantee is {model} and {server}."
+            one = len(self.runs) == 1
+            return "Not private: messages are sent without noise." if one else "No run is private."
+        return " ".join([self._result(), self._guarantee(), *self._alternatives()])
+
+    def _result(self) -> str:
+        """A sentence on the accuracy or loss of the best run; a warning if it learned little."""
+        best, plain = self.best, self.reference
+        if self._learned_little():
+            advice = f"the noise is too large for {best.users:,} users"
+            found = f"{self.score(best)} after training, {self.text_of(best.start)} before"
+            condition = "" if plain is not None else "if FedAvg learns this task, "
+            return (
+                f"Little was learned ({found}): {condition}{advice}. Use more users or a larger "
+                "epsilon."
+            )
+        if plain is None:
+            return "Compare it with FedAvg to see what privacy costs."
+        share = 100 * best.message_bytes / plain.message_bytes
+        text = f"It {self._compared(best, plain)} FedAvg{self._untuned(best, plain)}"
+        return f"{text} and sends {share:.3g} % of its bytes."
+
+    def _learned_little(self) -> bool:
+        """Whether the best run learned little of what FedAvg learned or, without it, of all."""
+        best, plain = self.best, self.reference
+        perfect = 100.0 if self.metric == "test_accuracy" else 0.0
+        possible = abs(perfect - best.start) if plain is None else self._gain(plain)
+        return possible > 0 and self._gain(best) <= LITTLE * possible
+
+    def _gain(self, run: RankedRun) -> float:
+        """By how much training improved the metric."""
+        gain = run.score[0] - run.start
+        return gain if self.metric == "test_accuracy" else -gain
+
+    def _guarantee(self) -> str:
+        best = self.best
+        if best.needs_trusted_server:
+            text = f"The guarantee is {_strength(best.epsilon_model)} against {MODEL}"
+            return f"{text}; the server sees every update and has to be trusted."
+        model, server = _strength(best.epsilon_model), _strength(best.epsilon_server)
+        if model == server:
+            return f"The guarantee is {server} against the server and against {MODEL}."
+        return f"The guarantee is {model} against {MODEL} and {server} against the server."
+
+    def _alternatives(self) -> list[str]:
+        """A sentence on runs that are better if the server is trusted."""
+        kind = "more accurate" if self.metric == "test_accuracy" else "better"
+        return [
+            f"{run.name} is {kind} ({self.score(run)}) but needs a trusted server."
+            for run in self.better_if_trusted[:1]
+        ]
 
     def _compared(self, run: RankedRun, plain: RankedRun) -> str:
         gap = self.number(abs(run.score[0] - plain.score[0]))
@@ -233,16 +300,18 @@ class DecisionCard:
         return f"is {gap} points {'less' if lower else 'more'} accurate than"
 
     def _untuned(self, run: RankedRun, plain: RankedRun) -> str:
-        """A remark on a reference that a tuned server rate may improve."""
-        better = (run.score[0] > plain.score[0]) == (self.metric == "test_accuracy")
-        if not better or run.server_step == plain.server_step:
+        """A remark on a reference with another server step, which may not be its best one."""
+        if run.server_step == plain.server_step:
             return ""
-        return f", whose server step ({plain.server_step}) is not tuned,"
+        return f" (server step {plain.server_step}, not tuned)"
 
     def score(self, run: RankedRun) -> str:
         """The mean of the metric as text."""
-        unit = " %" if self.metric == "test_accuracy" else ""
-        return f"{self.number(run.score[0])}{unit}"
+        return self.text_of(run.score[0])
+
+    def text_of(self, value: float) -> str:
+        """A value of the metric as text, with its unit."""
+        return f"{self.number(value)}{' %' if self.metric == 'test_accuracy' else ''}"
 
     def number(self, value: float) -> str:
         """A value of the metric, or a difference of two, as text."""
@@ -258,13 +327,14 @@ class DecisionCard:
         """The caption of the ranked table."""
         seeds = max(run.seeds for run in self.runs)
         means = "" if seeds == 1 else " Means over seeds [95 % interval, from three seeds on]."
-        text = f"All finished runs by {self.label}.{means} Epsilons of the run at its delta."
-        if any(math.isinf(run.epsilon_server) and run.is_private for run in self.runs):
-            text += " Runs without an epsilon against the server need a trusted one."
+        text = f"All finished runs by {self.label}.{means} Epsilons are for the whole run."
+        if trusted := [run.name for run in self.runs if run.needs_trusted_server]:
+            needs = "needs" if len(trusted) == 1 else "need"
+            text += f" {' and '.join(trusted)} {needs} a trusted server."
         if len({run.server_step for run in self.runs}) > 1:
             text += (
-                " Server steps differ: under a budget, the rate follows from clip, noise and "
-                "rounds by one rule; other runs have rate 1 unless another is given."
+                " Server rates differ: under a budget the rate follows from clip, noise and rounds "
+                "by one rule; other runs have rate 1 unless another is given."
             )
         return text
 
@@ -283,12 +353,11 @@ class DecisionCard:
         spread = "" if low == high else f" [{self.number(low)}, {self.number(high)}]"
         plain = self.reference
         gap = "" if plain is None or plain is run else self.number(mean - plain.score[0])
-        only_server = run.is_private and math.isinf(run.epsilon_model)
         return (
             run.name,
             self.score(run) + spread,
             gap.replace("-", "−"),
-            "as server" if only_server else epsilon_text(run.epsilon_model),
+            epsilon_text(run.epsilon_model),
             epsilon_text(run.epsilon_server),
             size_text(run.message_bytes),
             run.server_step.replace(", rate", ""),
@@ -303,7 +372,7 @@ class DecisionCard:
         )
         return (
             f'<div class="card"><p class="best">{self.title}: <b>{escape(self.best.name)}</b></p>'
-            f'<dl>{shown}</dl><p class="conclusion">{self.verdict}</p></div>'
+            f'<dl>{shown}</dl><p class="conclusion">{_kept_together(self.verdict)}</p></div>'
             f"{self._table() if len(self.runs) > 1 else ''}"
         )
 
@@ -322,7 +391,7 @@ class DecisionCard:
             body += "".join(f'<td class="number">{cell}</td>' for cell in cells) + "</tr>"
         return (
             '<div class="box" tabindex="0" role="group" aria-label="Ranking">'
-            f'<table class="ranking"><caption><span>{self.caption}</span></caption>'
+            f'<table class="ranking"><caption><span>{escape(self.caption)}</span></caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 
@@ -348,9 +417,12 @@ def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
     ]
 
 
+def _kept_together(text: str) -> str:
+    """A text as HTML, in which no line ends between a number and its percent sign."""
+    return escape(text).replace(" %", "&nbsp;%")
+
+
 def _strength(epsilon: float) -> str:
-    if math.isinf(epsilon):
-        return "absent"
     return "strong" if epsilon <= STRONG else "reasonable" if epsilon <= REASONABLE else "weak"
 
 
@@ -363,6 +435,15 @@ def epsilon_text(epsilon: float) -> str:
     if math.isinf(epsilon):
         return "∞"
     return f"{epsilon:,.0f}" if epsilon >= 1000 else f"{epsilon:.3g}"
+
+
+def delta_text(delta: float) -> str:
+    """A delta as it is written by hand.
+
+    >>> delta_text(1e-5), delta_text(2.5e-10), delta_text(0.001)
+    ('1e-5', '2.5e-10', '0.001')
+    """
+    return f"{delta:g}".replace("e-0", "e-")
 
 
 def size_text(count: float) -> str:

@@ -19,11 +19,11 @@ from hushbit.errors import InvalidInput, MissingExtra
 from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.intervals import MIN_SEEDS
 from hushbit.lab.report import write_report
-from hushbit.lab.sim.run import RunSummary
+from hushbit.lab.sim.run import RunSummary, metric_text
 from hushbit.lab.sim.settings import mechanism_name
 from hushbit.lab.sim.setup import OPTIONS, accepted_options, build_setup
 from hushbit.lab.sim.task import Task
-from hushbit.lab.task_run import run, settings_of
+from hushbit.lab.task_run import parameter_names, run, settings_of
 
 REFERENCE = "fedavg"
 
@@ -45,9 +45,11 @@ class Study:
         server: str = "plain",
         **options: Any,
     ) -> None:
+        if not isinstance(task, Task):
+            raise InvalidInput(f"a Study takes a hushbit.lab.Task; got {type(task).__name__}")
         self.task, self.budget = task, budget
         chosen = range(check_int("seeds", seeds, 1)) if isinstance(seeds, int) else seeds
-        self.seeds = tuple(chosen)
+        self.seeds = tuple(check_int("seed", seed, 0) for seed in chosen)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise InvalidInput("seeds must be a number, or a list of different numbers")
         if "seed" in options:
@@ -75,8 +77,9 @@ class Study:
         for name in names:
             options = {"budget": self._budget(name), **self._options(name)}
             try:
-                settings = settings_of(self.task, name, seed=self.seeds[0], **options)
-                build_setup(settings, task=self.task)
+                with parameter_names():
+                    settings = settings_of(self.task, name, seed=self.seeds[0], **options)
+                    build_setup(settings, task=self.task)
             except InvalidInput as error:
                 refused[name] = str(error)
             else:
@@ -176,8 +179,17 @@ class StudyResult:
         self.run_of(mechanism).save(path)
 
     def privacy_note(self, mechanism: str | None = None) -> str:
-        """The privacy note of `run_of(mechanism)`, as Markdown."""
-        return self.run_of(mechanism).privacy_note()
+        """The privacy note of `run_of(mechanism)`, as Markdown, with the results of all seeds."""
+        run = self.run_of(mechanism)
+        others = self.runs[run["mechanism"]]
+        if len(others) == 1:
+            return run.privacy_note()
+        scores = ", ".join(metric_text(*next(iter(one.metrics.items()))) for one in others)
+        metric = next(iter(run.metrics))
+        return run.privacy_note(
+            f"these are the figures of seed {run['seed']}; test {metric} of all {len(others)} "
+            f"seeds: {scores}"
+        )
 
     def to_records(self) -> list[dict[str, Any]]:
         """The figures of every round of every run."""

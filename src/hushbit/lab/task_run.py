@@ -6,12 +6,14 @@ result.metrics, result.statement, result.state_dict()
 
 import difflib
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from hushbit.budget import Budget, check_budget
-from hushbit.errors import InvalidInput
+from hushbit.errors import HushbitError, InvalidInput
 from hushbit.lab.callbacks import Callback
 from hushbit.lab.sim.engines import open_engine
 from hushbit.lab.sim.rounds import BATCH_USERS
@@ -43,17 +45,47 @@ def run(
     checkpoints; with `resume=True` the run in it continues. Each of `callbacks` is a
     `hushbit.lab.Callback`.
     """
-    settings = settings_of(task, mechanism, budget, rounds=rounds, seed=seed, **options)
-    jobs = math.ceil(task.users * settings.participation / BATCH_USERS)
-    with open_engine(engine, workers, jobs) as opened:
+    if not all(isinstance(one, Callback) for one in callbacks):
+        raise InvalidInput("callbacks must be a list of objects of type hushbit.lab.Callback")
+    if resume and out is None:
+        raise InvalidInput("resume=True needs out: the folder of the run to continue")
+    with parameter_names(), ExitStack() as stack:
+        settings = settings_of(task, mechanism, budget, rounds=rounds, seed=seed, **options)
+        jobs = math.ceil(task.users * settings.participation / BATCH_USERS)
         return run_settings(
             settings,
             out,
             resume=resume,
-            engine=opened,
+            engine=stack.enter_context(open_engine(engine, workers, jobs)),
             task=task,
             callbacks=callbacks,
         )
+
+
+EXAMPLES = {
+    "--epsilon 4 --delta 1e-5 --per run --against model": (
+        'budget=Budget(4, 1e-5, per="run", against="model")'
+    ),
+    "--resume": "resume=True",
+    "hushbit run --help": "hushbit run --help",
+}
+OPTION = re.compile("|".join([*map(re.escape, EXAMPLES), r"--([a-z]+(?:-[a-z]+)*)( (?=\d))?"]))
+
+
+@contextmanager
+def parameter_names() -> Iterator[None]:
+    """Name parameters in errors instead of options of the command line, which share messages."""
+    try:
+        yield
+    except HushbitError as error:
+        error.args = (OPTION.sub(_parameter, str(error)), *error.args[1:])
+        raise
+
+
+def _parameter(found: re.Match[str]) -> str:
+    if found[0] in EXAMPLES:
+        return EXAMPLES[found[0]]
+    return found[1].replace("-", "_") + ("=" if found[2] else "")
 
 
 def settings_of(task: Task, mechanism: str, budget: Budget | None, **options: Any) -> Settings:

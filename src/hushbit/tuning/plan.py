@@ -59,7 +59,7 @@ class Assumptions:
         """The assumptions in words, with or without the number of rounds."""
         ratio = self.signal / self.radius
         lines = [
-            f"no entry beyond radius {self.radius:g}, no update beyond l2 norm {self.clip:g}",
+            f"no entry beyond radius {self.radius:g}, no update beyond l2 norm {self.clip:.4g}",
             f"rms of an entry: {self.signal:g} in the mean update ({ratio:g} radii), "
             f"{self.user_rms:g} in a user's",
             f"each user takes part in {self.rounds} of {self.rounds} rounds"

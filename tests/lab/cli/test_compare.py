@@ -44,7 +44,7 @@ def test_a_budget_of_all_mechanisms(hushbit):
     assert answer.code == 0
     assert max(map(len, answer.out.splitlines())) <= 80
     assert answer.out.count("within the budget") == 1
-    assert "Server steps differ: under a budget" in " ".join(answer.out.split())
+    assert "Server rates differ: under a budget" in " ".join(answer.out.split())
 
 
 def test_fedavg_has_no_budget_beside_others_and_is_refused_alone(hushbit):
@@ -65,7 +65,7 @@ def test_details_have_every_figure_and_a_note_on_simulations(hushbit):
 
 def test_a_figure_that_only_the_server_has_is_marked(hushbit):
     answer = hushbit(*SMALL, "--mechanisms", "laplace", "--epsilon-per-bit", 1)
-    assert "as server" in answer.out
+    assert "no smaller one than against the server is proved" in answer.out
 
 
 def test_options_of_a_file_apply_to_mechanisms_that_accept_them(hushbit, tmp_path):
@@ -110,3 +110,11 @@ def test_each_mechanism_gets_the_options_it_accepts():
     assert (cpa.users, cpa.epsilon_per_bit) == (3, 1.0)
     with pytest.raises(InvalidInput):
         settings_per_mechanism([""], {})
+
+
+def test_only_the_best_run_has_a_statement_unless_details_are_wanted(hushbit):
+    words = (*SMALL, "--epsilon-per-bit", 1, "--mechanisms", "fedavg,cpa,laplace")
+    assert hushbit(*words).out.count("Against the server, which sees ballots:") == 1
+    details = hushbit(*words, "--details").out
+    assert details.count("Against the server, which sees ballots:") == 2
+    assert details.count("No privacy: users send") == 1

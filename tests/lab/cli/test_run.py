@@ -121,9 +121,12 @@ def test_the_progress_line_adds_rounds_up_in_the_unit_of_the_budget():
 def test_fedavg_cannot_spend_a_budget(hushbit):
     answer = hushbit("run", *IN_BUDGET[:4], *BUDGET, "--mechanism", "fedavg")
     assert answer.code == 2
-    assert "fedavg has no privacy and cannot spend a budget: leave out --epsilon" in answer.err
+    assert (
+        "fedavg has no privacy and cannot spend a budget: leave out the budget (--eps" in answer.err
+    )
     answer = hushbit("run", *IN_BUDGET[:4], "--mechanism", "fedavg")
-    assert "No run is private." in answer.out
+    assert "Not private: messages are sent without noise." in answer.out
+    assert "No privacy: users send messages without noise" in answer.out
     assert "no privacy" in answer.lines[-1]
 
 

@@ -229,7 +229,7 @@ def test_the_report_opens_with_the_best_private_run(tmp_path):
     (card,) = cards(document)
     assert card.facts()[:2] == [
         ("test accuracy", "76.0 %", "FedAvg 85.5 %"),
-        ("epsilon against the model", "1.25", "per run, delta 1e-05"),
+        ("epsilon against the model", "1.25", "per run, delta 1e-5"),
     ]
     assert [run.name for run in card.runs] == ["fedavg", "cpa", "weak"]
     assert document.headline == ""

@@ -67,7 +67,7 @@ def task_of(clients: Any, test: Any = None) -> Task:
 @pytest.mark.parametrize("clients", [Partitioner(), Federated("train")])
 def test_partitions_become_clients(clients: Any) -> None:
     task = task_of(clients)
-    assert task.counts.tolist() == [8, 7, 6]
+    assert task.rows.counts.tolist() == [8, 7, 6]
     rows = np.r_[0:8, 8:15, 16:22]
     assert np.array_equal(task.samples.inputs[0], X[rows].astype(np.float32))
     assert np.array_equal(task.samples.targets, Y[rows])
@@ -81,7 +81,7 @@ def test_a_federated_data_set_needs_one_partitioner(splits: tuple[str, ...]) -> 
 
 def test_a_list_of_data_sets() -> None:
     task = task_of([Table(slice(5)), Table(slice(5, 12))])
-    assert task.counts.tolist() == [5, 7]
+    assert task.rows.counts.tolist() == [5, 7]
 
 
 def test_a_list_of_images() -> None:
@@ -121,7 +121,7 @@ def test_hugging_face_datasets_and_flwr_datasets(tmp_path: Path) -> None:
         dataset="parquet", partitioners={"train": IidPartitioner(4)}, data_files=files
     )
     task = task_of(federated, federated.load_split("test"))
-    assert task.counts.tolist() == [6, 6, 6, 6]
+    assert task.rows.counts.tolist() == [6, 6, 6, 6]
     assert sorted(task.samples.targets.tolist()) == sorted(Y.tolist())
     listed = task_of([whole.select(range(6)), whole.with_format("torch").select(range(6, 9))])
     assert np.array_equal(listed.samples.inputs[0], X[:9].astype(np.float32))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import hushbit as hb
 from hushbit.errors import InvalidInput
-from hushbit.lab.sim.settings import FIELDS, Settings, kind_of, read_settings
+from hushbit.lab.sim.settings import DATA_OPTIONS, FIELDS, Settings, kind_of, read_settings
 
 WRONG = [
     ("users", 0),
@@ -113,7 +113,7 @@ def test_figures_are_shown_at_the_delta_that_is_given():
 def test_cpa_is_rotated_under_a_budget():
     assert Settings(**BUDGET).resolved().rotate
     assert Settings(**BUDGET, rotate=False).resolved().rotate is False
-    assert Settings(mechanism="cpa-auto", **BUDGET).resolved().rotate is False
+    assert Settings(mechanism="cpa-auto", **BUDGET).resolved().rotate is None  # it always rotates
     assert not Settings(epsilon_per_bit=1.0).resolved().rotate
 
 
@@ -238,3 +238,9 @@ def test_an_option_that_a_file_names_twice_is_refused(tmp_path):
     path.write_text("server-rate = 1.0\nserver_rate = 0.5\n")
     with pytest.raises(InvalidInput, match=r"twice.*: server-rate$"):
         read_settings(path)
+
+
+def test_a_task_has_no_options_of_built_in_data():
+    written = tomllib.loads(Settings(task="own data", dataset="own data", users=7).to_toml())
+    assert not set(written) & set(DATA_OPTIONS)
+    assert (written["task"], written["users"]) == ("own data", 7)

@@ -1,5 +1,8 @@
 """Tasks of own modules: equal to a plain PyTorch loop, reproducible, with clear errors."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from torch import Tensor, nn  # noqa: E402
 
 from hushbit.errors import InvalidInput  # noqa: E402
 from hushbit.lab import Task  # noqa: E402
+from hushbit.lab.sim import module_training  # noqa: E402
 from hushbit.lab.sim.optimizers import ConstantRate, Optimizer  # noqa: E402
 from hushbit.lab.sim.training import LocalSettings, TrainingDiverged  # noqa: E402
 from plain_fedavg import (  # noqa: E402
@@ -323,7 +327,7 @@ def test_buffers_that_are_assigned_anew() -> None:
 
 def test_diverging_training_is_reported() -> None:
     task = Task(Regression, F.mse_loss, clients_of(table), table(5))
-    with pytest.raises(TrainingDiverged, match="lower the learning rate"):
+    with pytest.raises(TrainingDiverged, match="or lower --rate"):
         updates(task, task.init(0), rate=1e30, steps=4)
 
 
@@ -331,7 +335,9 @@ def test_diverging_training_is_reported() -> None:
     ("change", "message"),
     [
         ({"clients": []}, "at least one client"),
-        ({"clients": [(np.ones((0, 5)), np.ones((0, 1)))]}, "at least one"),
+        ({"clients": None}, "a list with one pair .* got NoneType"),
+        ({"clients": {"a": (np.ones((2, 5)), np.ones((2, 1)))}}, "one pair .* got dict"),
+        ({"clients": [(np.ones((0, 5)), np.ones((0, 1)))]}, "client 0 has no samples: leave it"),
         ({"clients": [(np.ones((2, 5)), np.ones((3, 1)))]}, "equally many"),
         (
             {"clients": [(np.ones((2, 5)), np.ones((2, 1))), (np.ones((2, 4)), np.ones((2, 1)))]},
@@ -354,7 +360,13 @@ def test_diverging_training_is_reported() -> None:
             "'\\*running_mean' matches no tensor.*weight, bias",
         ),
         ({"frozen": "*bias"}, "list of patterns"),
-        ({"test": (np.ones((2, 5)), [[1], [np.nan]])}, "test set: NaN in the data"),
+        ({"test": (np.ones((2, 5)), [[1], [np.nan]])}, "test set: NaN or infinite values"),
+        ({"test": (np.full((2, 5), np.inf), [[1], [1]])}, "test set: NaN or infinite values"),
+        ({"test": (np.ones((2, 5)), np.ones(2))}, "Using a target size .* broadcasting"),
+        ({"model": lambda: nn.LazyLinear(1)}, "weight has no shape yet: call the model once"),
+        ({"frozen": ["*"]}, "freeze fewer"),
+        ({"metrics": [F.l1_loss]}, "functions by name, .* got list"),
+        ({"metrics": {"loss": F.l1_loss}}, "another name than loss"),
     ],
 )
 def test_errors_say_what_to_do(change: dict[str, Any], message: str) -> None:
@@ -372,7 +384,7 @@ def test_clients_with_values_that_are_no_numbers_are_named() -> None:
     x, y = np.ones((6, 5)), np.ones((6, 1))
     x[4, 3] = np.nan
     pairs = [(x[:2], y[:2]), (x[2:3], y[2:3]), (x[3:], y[3:])]
-    with pytest.raises(InvalidInput, match="client 2: NaN in the data: remove"):
+    with pytest.raises(InvalidInput, match="client 2: NaN or infinite values in the data: remove"):
         Task(nn.Linear(5, 1), F.mse_loss, pairs, (x[:2], y[:2]))
     held = [[0, 1], [4], [3, 4, 2]]
     with pytest.raises(InvalidInput, match="clients 1, 2: NaN"):
@@ -404,3 +416,52 @@ def test_an_error_of_torch_in_training_names_the_clients() -> None:
     task = Task(model, F.cross_entropy, pairs, pairs[0])
     with pytest.raises(InvalidInput, match="one of the clients 0, 1: IndexError: index out of"):
         updates(task, task.init(0))
+
+
+def test_small_groups_of_users_train_with_one_thread(monkeypatch: Any) -> None:
+    used: list[int] = []
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        used.append(torch.get_num_threads())
+        return F.mse_loss(outputs, targets)
+
+    task = Task(Regression, loss, clients_of(table), table(10))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for smallest, expected in ((1 << 30, 1), (1, 2)):
+            monkeypatch.setattr(module_training, "MIN_FLOATS_FOR_THREADS", smallest)
+            used.clear()
+            updates(task, task.init(0))
+            assert set(used) == {expected}
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_threads_do_not_spin_unless_the_user_wants_it(given: str | None) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    code = "import os, hushbit.lab; print(os.environ['OMP_WAIT_POLICY'])"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment | ({"OMP_WAIT_POLICY": given} if given else {}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == (given or "PASSIVE")
+
+
+def test_labels_of_any_whole_type_are_accepted() -> None:
+    pairs = [(np.ones((2, 5)), np.array([0, 2], dtype=np.int32))]
+    task = Task(nn.Linear(5, 3), F.cross_entropy, pairs, pairs[0])
+    assert task.classes == 3
+
+
+@pytest.mark.parametrize("metric", [lambda out, y: 1 / 0, lambda out, y: out])
+def test_a_metric_that_fails_is_named(metric: Any) -> None:
+    pair = (np.ones((2, 5)), np.ones((2, 2)))
+    task = Task(nn.Linear(5, 2), F.mse_loss, [pair], pair, metrics={"mine": metric})
+    with pytest.raises(InvalidInput, match=r"metric mine must return one number .*Error: "):
+        task.evaluate(task.init(0))

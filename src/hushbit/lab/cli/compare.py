@@ -48,7 +48,9 @@ def compare(
     config: ConfigFile = None,
     data: DataFolder = None,
     out: Annotated[Path | None, output_path("Folder for the runs and the plot.")] = None,
-    details: Annotated[bool, output_flag("--details", "Print every figure of the runs.")] = False,
+    details: Annotated[
+        bool, output_flag("--details", "Print the statement and every figure of each run.")
+    ] = False,
     json: Annotated[bool, output_flag("--json", "Print the summaries as JSON.")] = False,
 ) -> None:
     """Run several mechanisms on the same users and seed; print a table and draw a plot."""
@@ -57,7 +59,7 @@ def compare(
     if json:
         show_summaries(results)
         return
-    print_results(results, results, details)
+    print_results(results, details)
     if plot is not None:
         console.print(str(plot))
 
@@ -124,17 +126,17 @@ def settings_per_mechanism(names: list[str], options: dict[str, Any]) -> list[Se
     ]
 
 
-def print_results(
-    results: "list[RunSummary]", stated: "list[RunSummary]", details: bool = False
-) -> None:
-    """Print the card of all runs, the privacy statements of some, and with `details` all figures.
+def print_results(results: "list[RunSummary]", details: bool = False) -> None:
+    """Print the card of all runs and the privacy statement of the best private one.
 
-    Only a simulation has some of these figures, which a note then says.
+    With `details` all statements and all figures. Only a simulation has some of these figures,
+    which a note then says.
     """
     print_title(results[0])
-    print_card(results)
-    for result in stated:
-        print_lines([f"{result['mechanism']}:", *result.statement.lines(), ""])
+    best = print_card(results)
+    for result in results:
+        if details or best in (None, result["mechanism"]):
+            print_lines([f"{result['mechanism']}:", *result.statement.lines(), ""])
     for result in results if details else ():
         print_details(result)
     if details:

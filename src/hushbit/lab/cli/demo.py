@@ -42,7 +42,7 @@ def demo(
     if json:
         show_summaries(results)
         return
-    print_results(results, results[-1:])
+    print_results(results)
     print_lines([f"report: {report}"])
 
 

@@ -94,14 +94,17 @@ def print_title(summary: "RunSummary") -> None:
     print_lines([text.format(**summary), ""])
 
 
-def print_card(summaries: Sequence["RunSummary"]) -> None:
-    """Print the decision card of runs on one task, or why there is none."""
+def print_card(summaries: Sequence["RunSummary"]) -> str | None:
+    """Print the decision card of runs on one task, or why there is none; return its best run."""
     from hushbit.lab.decision_card import DecisionCard
 
     try:
-        print_lines([DecisionCard.of(summaries).text(), ""])
+        card = DecisionCard.of(summaries)
     except InvalidInput as error:
         print_lines([str(error), ""])
+        return None
+    print_lines([card.text(), ""])
+    return card.best.mechanism
 
 
 def print_statement(summary: "RunSummary") -> None:

@@ -1,6 +1,6 @@
 // Predictions of `hushbit plan` for other numbers of users, rounds, epsilons and bits per weight.
-// The formulas are those of hushbit.tuning.plan and hushbit.privacy. Every epsilon that is shown is
-// rounded up; tests check that none is below the one that the library states.
+// The formulas are those of hushbit.tuning.plan and hushbit.privacy. Epsilons that are shown are
+// rounded up. Tests compare them with those of the library.
 "use strict";
 const data = JSON.parse(document.getElementById("plan-data").textContent);
 const MOST_PER_BIT = 64, MOST_PER_BIT_OF_TALLY = 8, LARGEST_EXPONENT = 100;
@@ -239,9 +239,9 @@ function show() {
     write(`${name}-value`, text);
     element(name).setAttribute("aria-valuetext", text);
   }
-  const error = 100 * 10 ** (-found.snr / 20), run = runText(values.rounds);
+  const noise = 10 ** (-found.snr / 20), run = runText(values.rounds);
   write("snr", decibels(found.snr));
-  write("error", `mean update of a round recovered with ${error >= 10 ? count(error) : error.toPrecision(2)} % error`);
+  write("error", `noise ${noise >= 10 ? count(noise) : noise.toPrecision(2)} times the mean update`);
   write("server", `ε ${roundedUp(found.server)}`);
   write("server-unit", `per ${run} at delta ${data.deltaText}`);
   const proved = found.model !== null;
@@ -269,7 +269,10 @@ function draw(values, found) {
   element("curve").setAttribute("d", "M" + stops.map((epsilon, n) => `${x(epsilon).toFixed(1)} ${y(ratios[n]).toFixed(1)}`).join("L"));
   element("mark").setAttribute("cx", x(values.epsilon));
   element("mark").setAttribute("cy", y(found.snr));
-  write("chart-text", `SNR of one round from ${decibels(ratios[0])} at epsilon ${stops[0]} to ${decibels(ratios[ratios.length - 1])} at epsilon ${stops[stops.length - 1]} ${data.unit}, for ${count(values.users)} users; the mark is at epsilon ${values.epsilon}.`);
+  const last = stops.length - 1;
+  write("first", `${decibels(ratios[0])} at epsilon ${stops[0]}`);
+  write("last", `${decibels(ratios[last])} at epsilon ${stops[last]}`);
+  write("chart-text", `SNR of one round by epsilon ${data.unit}, for ${count(values.users)} users: ${decibels(found.snr)} at epsilon ${values.epsilon}`);
 }
 
 for (const name of ["users", "rounds", "epsilon", "bits"]) element(name).addEventListener("input", show);

@@ -10,6 +10,7 @@ import math
 from typing import Any
 
 from hushbit.errors import InvalidInput, MissingExtra
+from hushbit.lab.decision_card import delta_text
 from hushbit.lab.report.html import content_security_policy, read_resource
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.central import VoteSums
@@ -87,9 +88,9 @@ def _data(
         "signal": assumed.signal,
         "userRms": assumed.user_rms,
         "delta": assumed.delta,
-        "deltaText": f"{assumed.delta:g}",
+        "deltaText": _delta(assumed.delta),
         "budget": {"per": per, "against": against, "delta": delta},
-        "unit": f"per {per}{f' at delta {delta:g}' if delta else ''}, against the {against}",
+        "unit": f"per {per}{f' at delta {_delta(delta)}' if delta else ''}, against the {against}",
         "honest": None if honest is None else {"share": share, "number": assumed.honest},
         "tally": None if honest is None else json.loads(read_resource("tally_excess.json")),
         "relation": RELATION_TEXTS["replace"],
@@ -102,6 +103,11 @@ def _data(
     start = {name: stops[name].index(value) for name, value in values.items()}
     start["bits"] = numbers.index(chosen)
     return data, start
+
+
+def _delta(delta: float) -> str:
+    """A delta as text, with a hyphen at which no line is broken."""
+    return delta_text(delta).replace("-", "\N{NON-BREAKING HYPHEN}")
 
 
 def _bits(made: Plan, bits_per_entry: float, k: int) -> list[dict[str, Any]]:

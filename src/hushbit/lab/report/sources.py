@@ -25,7 +25,7 @@ NUMBERS = (
     "delta",
     "seconds",
 )
-OPTIONAL_NUMBERS = ("epsilon_spent", "honest", "server_rate")
+OPTIONAL_NUMBERS = ("epsilon_spent", "honest", "server_rate", "start_accuracy", "start_loss")
 """Numbers that not every run has."""
 
 Row = dict[str, float | None]

@@ -88,6 +88,12 @@ def read_clients(
     `clients` is a sequence of pairs, of data set objects or, with `data`, of row numbers; or an
     object with `load_partition` such as a FederatedDataset or a Partitioner of flwr-datasets.
     """
+    partitioned = hasattr(clients, "load_partition")
+    if isinstance(clients, Mapping) or not (partitioned or isinstance(clients, Iterable)):
+        raise InvalidInput(
+            "clients must be a list with one pair (x, y) for each user; got "
+            f"{type(clients).__name__}"
+        )
     if data is not None:
         samples = read_samples(data, prepare, "data")
         rows = clients if isinstance(clients, np.ndarray) else [np.asarray(one) for one in clients]
@@ -125,12 +131,16 @@ def read_samples(source: Any, prepare: Prepare | None, what: str) -> Samples:
     else:
         leaves = x if isinstance(x, tuple) else (x,)
     inputs, targets = tuple(_array(one, what) for one in leaves), _array(y, what)
-    lengths = {len(one) for one in (*inputs, targets)}
-    if len(lengths) != 1 or not len(targets):
+    if targets.dtype.kind == "i":  # losses of torch take labels of this type only
+        targets = targets.astype(np.int64)
+    lengths = [len(one) for one in (*inputs, targets)]
+    if len(set(lengths)) != 1:
         raise InvalidInput(
-            f"{what} must have equally many inputs and targets, at least one; got "
-            f"{', '.join(str(len(one)) for one in (*inputs, targets))}"
+            f"{what} must have equally many inputs and targets; got "
+            f"{' and '.join(map(str, lengths))}"
         )
+    if not lengths[0]:
+        raise InvalidInput(f"{what} has no samples: leave it out, or give it at least one")
     return Samples(inputs, targets, names)
 
 
@@ -199,12 +209,12 @@ def shortened(items: Iterable[Any]) -> str:
     return ", ".join(texts[:MAX_SHOWN]) + (", ..." if len(texts) > MAX_SHOWN else "")
 
 
-def rows_with_nan(samples: Samples) -> NDArray[np.bool_]:
-    """Which samples have an entry that is not a number."""
+def rows_not_finite(samples: Samples) -> NDArray[np.bool_]:
+    """Which samples have an entry that is NaN or infinite."""
     found = np.zeros(len(samples), dtype=bool)
     for array in (*samples.inputs, samples.targets):
         if array.dtype.kind == "f":
-            found |= np.isnan(array).reshape(len(samples), -1).any(axis=1)
+            found |= ~np.isfinite(array).reshape(len(samples), -1).all(axis=1)
     return found
 
 

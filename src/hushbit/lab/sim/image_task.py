@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,8 +13,9 @@ from hushbit.defence.modality import Flags
 from hushbit.lab.attacks.poisoning import TARGET, poison_data, with_trigger
 from hushbit.lab.sim import fast_steps
 from hushbit.lab.sim.datasets import Dataset
+from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.models import Model, TensorSlot
-from hushbit.lab.sim.partition import EqualOffsets, Federation, Indices
+from hushbit.lab.sim.partition import EqualOffsets, Federation, Indices, UserRows
 from hushbit.lab.sim.training import (
     Floats,
     LocalChunk,
@@ -31,7 +31,7 @@ SIMULATED_BLOCK = 4  # side of a block of equal pixels: images vary by shapes
 
 
 @dataclass(frozen=True, eq=False)
-class ImageTask:
+class ImageTask(LearningTask):
     """A model, the images of users, a test set, and samples that are held out for validation."""
 
     model: Model
@@ -39,9 +39,6 @@ class ImageTask:
     federation: Federation
     validation: NDArray[np.int64]
     backdoor: bool = False
-
-    digest: ClassVar[bytes] = b""  # the settings identify the task
-    own_metrics: ClassVar[tuple[str, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -59,11 +56,6 @@ class ImageTask:
         return self.model.note
 
     @property
-    def dim(self) -> int:
-        """Number of weights."""
-        return self.model.dim
-
-    @property
     def slots(self) -> tuple[TensorSlot, ...]:
         """The position of each tensor in the flat vector."""
         return self.model.shapes
@@ -74,18 +66,9 @@ class ImageTask:
         return self.model.input_shape
 
     @property
-    def users(self) -> int:
-        """Number of users."""
-        return self.federation.users
-
-    @property
-    def largest(self) -> int:
-        """The largest number of samples of a user."""
-        return self.federation.largest
-
-    def describe(self) -> dict[str, Any]:
-        """Facts about the task for the run record, in addition to the settings."""
-        return {}
+    def user_rows(self) -> UserRows:
+        """The samples of each user."""
+        return self.federation
 
     def init(self, seed: int) -> Floats:
         """The initial weights as a flat vector."""
@@ -116,10 +99,6 @@ class ImageTask:
     def allocates_by_torch(self, settings: LocalSettings) -> bool:
         """Whether training allocates memory by torch, which compiled steps do not."""
         return not fast_steps.supports_linear_sgd(self.model, settings.steps, settings.optimizer)
-
-    def corrected(self, params: Floats) -> Floats:
-        """The weights after a server step; these models have no running variances."""
-        return params
 
     def scores(self, params: Floats) -> dict[str, float]:
         """Accuracy and loss on the test set, and other results, by their names in the metrics."""

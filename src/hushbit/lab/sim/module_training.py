@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
 from hushbit.errors import HushbitError, InvalidInput
 from hushbit.lab.sim.client_data import Batch, Samples, shortened
@@ -58,6 +59,7 @@ PROBE_SAMPLES = 2
 PROBE_RATE = 0.01
 MAX_TEXT = 200
 TOLERANCE = 1e-3  # of the largest change, between two methods on the same batches
+MIN_FLOATS_FOR_THREADS = 1 << 20  # about a millisecond of work
 
 
 class NotSupported(HushbitError):
@@ -93,7 +95,8 @@ class TrainedModule:
         self.slots = tuple(sorted((*self.parameters, *self.buffers), key=lambda slot: slot.start))
         if not self.parameters:
             raise InvalidInput(
-                "the model has no parameter to train: set requires_grad of at least one"
+                "the model has no parameter to train: set requires_grad of at least one, or "
+                "freeze fewer"
             )
         sent = {slot.name for slot in self.slots}
         self.unsent = {
@@ -280,6 +283,11 @@ def _slots(
     start = 0
     for name in (name for name in state if name in tensors and not _matches(name, frozen)):
         tensor, is_parameter = tensors[name], isinstance(tensors[name], nn.Parameter)
+        if is_lazy(tensor):
+            raise InvalidInput(
+                f"{name} has no shape yet: call the model once on a batch, so that its lazy layers "
+                "get their shapes, before you give it to a task"
+            )
         if (is_parameter and name not in trained) or not tensor.is_floating_point():
             continue
         if tensor.dtype != torch.float32:
@@ -318,7 +326,10 @@ def choose_gradient_methods(trained: TrainedModule, samples: Samples) -> Gradien
     batch = samples.batch(rows)
     start = torch.from_numpy(trained.flat(trained.module))
     try:
-        expected = _probe(trained, ("loop", "loop"), start, batch, seed=0)
+        with warnings.catch_warnings():
+            # Outputs (n, 1) and targets (n,) are broadcast to (n, n), which trains nonsense.
+            warnings.filterwarnings("error", message="Using a target size")
+            expected = _probe(trained, ("loop", "loop"), start, batch, seed=0)
         random = not torch.equal(expected, _probe(trained, ("loop", "loop"), start, batch, seed=1))
     except HushbitError:
         raise
@@ -392,6 +403,24 @@ def seeded(seed: int) -> Iterator[None]:
         torch.set_rng_state(before)
 
 
+@contextmanager
+def threads_for(floats: int) -> Iterator[None]:
+    """Let torch use one thread in the body, which computes so many floats, if they are few.
+
+    On cores that other processes keep busy, threads of torch wait for each other at the end of
+    every operation, which can take longer than small operations themselves.
+    """
+    before = torch.get_num_threads()
+    if before == 1 or floats >= MIN_FLOATS_FOR_THREADS:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @dataclass(frozen=True, eq=False)
 class ModuleJob:
     """What all tiles of a round have in common."""
@@ -410,10 +439,14 @@ class ModuleJob:
         return max(1, min(self.settings.batch_size, self.rows.largest))
 
     @property
+    def user_floats(self) -> int:
+        """Number of floats that a step computes for one user."""
+        return 3 * self.trained.dim + self.batch * self.gradient_methods.floats
+
+    @property
     def tile(self) -> int:
         """Number of users trained together: a power of two that fits into the working set."""
-        floats = 3 * self.trained.dim + self.batch * self.gradient_methods.floats
-        fitting = max(1, WORKING_SET_BYTES // (4 * floats))
+        fitting = max(1, WORKING_SET_BYTES // (4 * self.user_floats))
         return min(MAX_TILE_USERS, 1 << (fitting.bit_length() - 1))
 
     def chunks(
@@ -437,7 +470,8 @@ class ModuleJob:
     def _tile(self, out: LocalChunk, seeds: Seeds, state: Mapping[str, Floats]) -> None:
         for members in self._groups(out.users):
             try:
-                self._group(out, members, seeds[members], state)
+                with threads_for(len(members) * self.user_floats):
+                    self._group(out, members, seeds[members], state)
             except (IndexError, RuntimeError, ValueError) as error:  # of torch, such as a token
                 if isinstance(error, HushbitError):
                     raise

@@ -50,6 +50,7 @@ from hushbit.lab.sim.setup import Setup
 from hushbit.lab.sim.training import (
     LocalChunk,
     StateRows,
+    TrainingDiverged,
     concat_chunks,
     fresh_state,
     store_rows,
@@ -260,7 +261,13 @@ def _encode_chunk(
             )
             updates[attackers] = attack_updates(settings.attack, updates[attackers], noise)
         keys = tally.round_key.users(users)
-        ballots = mechanism.encode_many(updates, keys, SimulationCoins(settings.seed))
+        try:
+            ballots = mechanism.encode_many(updates, keys, SimulationCoins(settings.seed))
+        except NotFinite as error:
+            raise TrainingDiverged(
+                f"round {batch.round + 1}: an update is too large to be sent ({error}): lower "
+                "--rate or --server-rate"
+            ) from error
         if published:
             ballots = attack_ballots(mechanism, ballots, settings.attack, attackers, settings.seed)
         if settings.attack in FORGED_NORMS:

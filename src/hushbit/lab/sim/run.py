@@ -230,17 +230,19 @@ class RunSummary(dict[str, Any]):
         """Write the last model as a safetensors file, which needs no hushbit to be loaded."""
         save_weights(Path(path), self.state_dict())
 
-    def privacy_note(self) -> str:
-        """A page of Markdown about the run for the person who approves its deployment."""
+    def privacy_note(self, *details: str) -> str:
+        """A page of Markdown about the run for the person who approves its deployment.
+
+        `details` are further lines of its summary.
+        """
         task = "{dataset}, {model} ({dim:,} weights), {users:,} users, {rounds:,} rounds"
-        details = [
+        shown = [
             task.format(**self),
             "mechanism {mechanism}, {bits_per_entry:.4g} bits per weight".format(**self),
             *(f"test {name} {metric_text(name, value)}" for name, value in self.metrics.items()),
+            *details,
         ]
-        return self.statement.note(
-            f"Privacy note of a run with {self['mechanism']}", details=details
-        )
+        return self.statement.note(f"Privacy note of a run with {self['mechanism']}", details=shown)
 
 
 def metric_text(name: str, value: float) -> str:
@@ -295,6 +297,9 @@ def run(
             setup = replace(setup, mechanism=mechanism)
         state, history = _run_rounds(setup, record, resume, watch, engine, callbacks)
         summary = summarise(setup, history, evaluated_params(state))
+        before = setup.task.scores(setup.task.init(setup.settings.seed))
+        for name in ("accuracy", "loss"):
+            summary[f"start_{name}"] = before.get(f"test_{name}", math.nan)
         summary["seconds"] = time.perf_counter() - begun
         if record is not None:
             record.finish(summary)

@@ -277,8 +277,8 @@ class Settings:
             )
         elif mechanism_name(self.mechanism) == "fedavg":
             raise InvalidInput(
-                "mechanism fedavg has no privacy and cannot spend a budget: leave out --epsilon, "
-                "--delta, --per and --against, or choose another mechanism"
+                "mechanism fedavg has no privacy and cannot spend a budget: leave out the budget "
+                "(--epsilon, --delta, --per, --against), or choose another mechanism"
             )
         else:
             _ = self.budget  # checks the parts
@@ -314,8 +314,10 @@ class Settings:
         return "filter" if self.mechanism == "cpa-auto" else "plain"
 
     @property
-    def rotates_by_default(self) -> bool:
-        """Whether updates are rotated if the option is not given."""
+    def rotates_by_default(self) -> bool | None:
+        """Whether updates are rotated if the option is not given; None if they always are."""
+        if self.mechanism == "cpa-auto":
+            return None
         return self.epsilon is not None and self.mechanism == "cpa"
 
     def resolved(self) -> "Settings":
@@ -335,10 +337,10 @@ class Settings:
         return {name: value for name, value in options.items() if value is not None}
 
     def to_toml(self) -> str:
-        """The settings as TOML; options that are None are left out."""
+        """The settings as TOML, without options that are None or that a task does not have."""
         lines = []
         for name, value in dataclasses.asdict(self).items():
-            if value is None:
+            if value is None or (self.task is not None and name in DATA_OPTIONS):
                 continue
             if isinstance(value, bool):
                 text = str(value).lower()

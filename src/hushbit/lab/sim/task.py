@@ -26,8 +26,9 @@ from hushbit.lab.sim.client_data import (
     owners_text,
     read_clients,
     read_samples,
-    rows_with_nan,
+    rows_not_finite,
 )
+from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.models import TensorSlot, flat_tensor
 from hushbit.lab.sim.module_training import (
     Loss,
@@ -50,7 +51,7 @@ Metric = Callable[[Any, Tensor], Any]
 SIMULATED_USERS = 8
 
 
-class Task:
+class Task(LearningTask):
     """A model, its loss, the data of clients, and a test set.
 
     model    a module, whose weights are the initial ones; or a function that returns a module,
@@ -89,11 +90,11 @@ class Task:
         self.test = read_samples(test, prepare, "test").stored()
         if self.test.names != self.samples.names:
             raise InvalidInput("test must have the same inputs as the clients")
-        self._refuse(rows_with_nan, "NaN in the data: remove or replace these values")
+        self._refuse(rows_not_finite, "NaN or infinite values in the data: remove or replace them")
         self.model, self.loss = model, loss
         module = self._module(0)
-        self.name, self.model_name = name, type(module).__name__
-        self.metrics = dict(metrics or {})
+        self._name = name
+        self.metrics = _checked_metrics(metrics)
         self.trained = TrainedModule(module, loss, self.samples.names, frozen)
         self.gradient_methods = choose_gradient_methods(self.trained, self.test)
         self.classes = self._count_classes()
@@ -152,9 +153,14 @@ class Task:
         return made
 
     @property
-    def dim(self) -> int:
-        """Number of entries that a user sends."""
-        return self.trained.dim
+    def name(self) -> str:
+        """Name of the data."""
+        return self._name
+
+    @property
+    def model_name(self) -> str:
+        """Name of the class of the model."""
+        return type(self.trained.module).__name__
 
     @property
     def slots(self) -> tuple[TensorSlot, ...]:
@@ -162,24 +168,9 @@ class Task:
         return self.trained.slots
 
     @property
-    def users(self) -> int:
-        """Number of users."""
-        return self.rows.users
-
-    @property
-    def counts(self) -> Indices:
-        """Number of samples of each user."""
-        return self.rows.counts
-
-    @property
-    def largest(self) -> int:
-        """The largest number of samples of a user."""
-        return self.rows.largest
-
-    @property
-    def image_shape(self) -> None:
-        """None: inputs are not known to be images."""
-        return
+    def user_rows(self) -> UserRows:
+        """The samples of each user."""
+        return self.rows
 
     @property
     def note(self) -> str:
@@ -285,8 +276,18 @@ class Task:
             scores["accuracy"] = correct / samples.targets.size
         if self.metrics:
             whole, targets = torch.cat(kept), torch.from_numpy(samples.targets)
-            scores |= {name: float(one(whole, targets)) for name, one in self.metrics.items()}
+            scores |= {name: self._metric(name, whole, targets) for name in self.metrics}
         return scores
+
+    def _metric(self, name: str, outputs: Tensor, targets: Tensor) -> float:
+        try:
+            return float(self.metrics[name](outputs, targets))
+        except Exception as error:  # of the user's own function
+            raise InvalidInput(
+                f"metric {name} must return one number for outputs of shape "
+                f"{tuple(outputs.shape)} and targets of shape {tuple(targets.shape)}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
     def _outputs(self, params: Floats, samples: Samples) -> Iterator[tuple[Batch, Any]]:
         """The outputs for all samples, batch by batch."""
@@ -333,7 +334,7 @@ class Task:
         arrays = [tensor.numpy() for tensor in self.trained.unsent.values()]
         for part in (self.samples, self.test):
             arrays += [*part.inputs, part.targets]
-        for array in (*arrays, self.rows.members, self.counts):
+        for array in (*arrays, self.rows.members, self.rows.counts):
             made.update(f"{array.dtype.str} {array.shape}".encode())
             made.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data)
         return made.digest()
@@ -347,3 +348,14 @@ class Task:
     def state_dict(self, params: Floats) -> dict[str, Tensor]:
         """The state of the model with these weights, loadable by `load_state_dict`."""
         return dict(self.module(params).state_dict())
+
+
+def _checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise InvalidInput(
+            'metrics must be functions by name, such as {"mae": F.l1_loss}; got '
+            f"{type(metrics).__name__}"
+        )
+    if "loss" in (metrics or {}):
+        raise InvalidInput("a metric needs another name than loss, which is the loss of the task")
+    return dict(metrics or {})

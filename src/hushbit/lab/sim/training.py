@@ -418,7 +418,7 @@ def check_finite(chunk: LocalChunk, round_number: int) -> None:
     if len(broken):
         names = ", ".join(str(user) for user in broken[:5]) + (", ..." if len(broken) > 5 else "")
         raise TrainingDiverged(
-            f"round {round_number}: training gave NaN or infinite values for {len(broken)} users "
-            f"({names}); check their data, lower the learning rate or the server step, or resume "
-            "from a checkpoint"
+            f"round {round_number + 1}: training gave NaN or infinite values for "
+            f"user{'s' * (len(broken) > 1)} {names}: check their data, or lower --rate or "
+            "--server-rate"
         )
