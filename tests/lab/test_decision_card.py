@@ -23,7 +23,7 @@ def summary(mechanism: str, accuracy: float, **changes: Any) -> dict[str, Any]:
         "epsilon_run_model": 4.0 if private else "inf",
         "epsilon_run_server": 489.0 if private else "inf",
         "delta": 1e-5,
-        "epsilon_per_bit": 0.374 if private else "inf",
+        "epsilon_bit": 0.374 if private else "inf",
         "server": "plain",
         "server_rate": 7.36 if private else 1.0,
     }

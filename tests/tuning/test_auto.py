@@ -235,7 +235,7 @@ def test_runs_by_message_and_by_bit():
             rounds=1,
         )
     )
-    assert made["epsilon_per_message"] == pytest.approx(8.0)
+    assert made["pure_epsilon_message_server"] == pytest.approx(8.0)
     with pytest.raises(InvalidInput, match="epsilon"):
         run(Settings(mechanism="cpa-auto", users=20, rounds=1))
     with pytest.raises(InvalidInput, match="radius"):

@@ -99,7 +99,7 @@ class RankedRun:
             delta=max(float(one["delta"]) for one in seeds),
             message_bytes=sum(float(one["bytes_up"]) for one in seeds) / sum(messages),
             users=int(first["users"]),
-            epsilon_per_bit=float(first["epsilon_per_bit"]),
+            epsilon_per_bit=float(first["epsilon_bit"]),
             server_step=step,
         )
 

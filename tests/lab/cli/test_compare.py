@@ -73,7 +73,7 @@ def test_options_of_a_file_apply_to_mechanisms_that_accept_them(hushbit, tmp_pat
     config.write_text("epsilon_per_bit = 1.0\nradius = 0.1\nusers = 8\nrounds = 1\n")
     answer = hushbit("compare", "--config", config, "--json")
     assert answer.code == 0
-    assert [r["epsilon_per_bit"] for r in json.loads(answer.out)] == ["inf", 1.0]
+    assert [r["epsilon_bit"] for r in json.loads(answer.out)] == ["inf", 1.0]
 
 
 @pytest.mark.parametrize(

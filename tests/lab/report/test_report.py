@@ -142,7 +142,7 @@ def test_a_real_run_can_be_reported(tmp_path):
 
     run(Settings(mechanism="cpa", epsilon_per_bit=1.0, users=8, rounds=2), tmp_path / "run")
     sources = read_sources([tmp_path / "run"])
-    assert sources.runs[0].summary["epsilon_per_bit"] == 1.0
+    assert sources.runs[0].summary["epsilon_bit"] == 1.0
     assert "per run of 2 rounds" in write_markdown(report_document(sources, "R"))
 
 

@@ -50,7 +50,7 @@ def test_a_stopped_run_states_the_privacy_of_all_rounds_and_stays_stopped(tmp_pa
     settings = dataclasses.replace(SETTINGS, patience=2)
     stopped = run(settings, tmp_path / "run")
     assert stopped["rounds"] == len(stopped["history"]) == 3
-    assert stopped["epsilon_run"] == 9 * stopped["epsilon_per_message"]
+    assert stopped["pure_epsilon_run_server"] == 9 * stopped["pure_epsilon_message_server"]
     assert stopped.statement.rounds == 9
     again = run(RunRecord(tmp_path / "run").settings(), tmp_path / "run", resume=True)
     assert again["rounds"] == 3

@@ -25,7 +25,13 @@ def test_an_extended_run_equals_a_run_of_all_rounds(tmp_path):
     params = [RunRecord(tmp_path / name).read_checkpoint().groups for name in ("run", "whole")]
     assert params[0]["model"]["params"].tobytes() == params[1]["model"]["params"].tobytes()
     assert params[0]["settings"]["sha256"].tobytes() == params[1]["settings"]["sha256"].tobytes()
-    for name in ("rounds", "test_accuracy", "bytes_up", "epsilon_run", "epsilon_run_model"):
+    for name in (
+        "rounds",
+        "test_accuracy",
+        "bytes_up",
+        "pure_epsilon_run_server",
+        "epsilon_run_model",
+    ):
         assert extended[name] == whole[name]
     assert RunRecord(tmp_path / "run").settings().rounds == 4
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 4
@@ -34,7 +40,7 @@ def test_an_extended_run_equals_a_run_of_all_rounds(tmp_path):
 def test_the_statement_is_that_of_all_rounds(tmp_path):
     short = run(SHORT, tmp_path / "run")
     extended = run(LONG, tmp_path / "run", resume=True)
-    assert extended["epsilon_run"] == 2 * short["epsilon_run"]
+    assert extended["pure_epsilon_run_server"] == 2 * short["pure_epsilon_run_server"]
 
 
 def test_an_interrupted_extension_has_no_summary_and_resumes(tmp_path):

@@ -24,9 +24,9 @@ KEYS = {
     "snr_db",
     "bytes_up",
     "bytes_down",
-    "epsilon_per_bit",
-    "epsilon_per_message",
-    "epsilon_run",
+    "epsilon_bit",
+    "pure_epsilon_message_server",
+    "pure_epsilon_run_server",
     "rounds",
     "users",
     "seconds",
@@ -106,9 +106,9 @@ def test_every_mechanism_runs_and_returns_its_figures(name, tmp_path):
     assert result["bytes_up"] == sum(row["bytes_up"] for row in result["history"]) > 0
     assert 0 <= result["test_accuracy"] <= 1
     expected = np.inf if name in ("fedavg", "gaussian", "cpa-no-rr") else 1.0
-    assert result["epsilon_per_bit"] == expected
-    assert result["epsilon_per_message"] >= result["epsilon_per_bit"]
-    assert result["epsilon_run"] >= result["epsilon_per_message"]
+    assert result["epsilon_bit"] == expected
+    assert result["pure_epsilon_message_server"] >= result["epsilon_bit"]
+    assert result["pure_epsilon_run_server"] >= result["pure_epsilon_message_server"]
     assert rows(tmp_path / "run")[-1]["round"] == 2
 
 
@@ -249,7 +249,7 @@ def test_a_given_mechanism_replaces_the_one_of_the_settings(tmp_path):
     settings = Settings(mechanism="fedavg", users=5, rounds=2)
     mechanism = CPA(650, 1.0, 0.05)
     result = run(settings, tmp_path / "run", mechanism=mechanism)
-    assert result["epsilon_per_bit"] == 1.0
+    assert result["epsilon_bit"] == 1.0
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["fingerprint"] == mechanism.fingerprint.hex()
     again = run(settings, tmp_path / "run", resume=True, mechanism=mechanism)

@@ -235,9 +235,9 @@ def _guarantee(run: RunReport) -> tuple[Block, ...]:
         return (Text(f"The run is not finished. {text}"), *notes)
     rounds = f"per run of {max(run.settings.rounds, len(run.rows)):,} rounds"
     units = (
-        ("server", "per bit", "epsilon_per_bit", "epsilon_per_bit"),
-        ("server", "per message", "epsilon_per_message", "epsilon_message_server"),
-        ("server", rounds, "epsilon_run", "epsilon_run_server"),
+        ("server", "per bit", "epsilon_bit", "epsilon_bit"),
+        ("server", "per message", "pure_epsilon_message_server", "epsilon_message_server"),
+        ("server", rounds, "pure_epsilon_run_server", "epsilon_run_server"),
     )
     rows = [(who, unit, number(end[pure]), number(end[at])) for who, unit, pure, at in units]
     rows.append(("model", rounds, "", _against_model(run)))
@@ -258,8 +258,8 @@ def _requested(run: RunReport) -> str:
     if budget is not None and "epsilon_spent" in end:
         unit = f"per {budget.per}, {budget.against}"
         return f"{number(end['epsilon_spent'])} of {number(budget.epsilon)} {unit}"
-    if math.isfinite(end["epsilon_per_bit"]):
-        return f"{number(end['epsilon_per_bit'])} per bit, server"
+    if math.isfinite(end["epsilon_bit"]):
+        return f"{number(end['epsilon_bit'])} per bit, server"
     spent = end["epsilon_run_model"]
     return "no privacy" if math.isinf(spent) else f"{number(spent)} per run, model"
 
