@@ -241,4 +241,4 @@ print(len(ATTACKS), len(DEFENCES), {"numba", "torch", "scipy"} & set(sys.modules
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["13", "9", "set()"]
+    assert done.stdout.split() == ["21", "9", "set()"]

@@ -105,16 +105,22 @@ def defence_arrays(settings: Settings, users: int, params: NDArray[np.float32]) 
 
 
 def load_state(
-    state: HistoryArrays, users: NDArray[np.int64], params: NDArray[np.float32]
+    state: HistoryArrays,
+    users: NDArray[np.int64],
+    params: NDArray[np.float32],
+    newcomers: Flags | None = None,
 ) -> DefenceState:
-    """The state of the defence for the users of a round."""
+    """The state of the defence for the users of a round; users marked as newcomers have none."""
     if not state:
         return DefenceState()
     if not np.isfinite(state[FIRST_MODEL]).all():
         raise InvalidInput(f"the {FIRST_MODEL} of the checkpoint is not finite: start the run anew")
     drift_direction = params - FIRST_MODEL_WEIGHT * state[FIRST_MODEL]
+    rows = {name: column[users] for name, column in state.items() if name != FIRST_MODEL}
+    if newcomers is not None:
+        rows = {name: np.where(newcomers, 0.0, column) for name, column in rows.items()}
     return DefenceState(
-        _history(state).rows(users), drift_direction if drift_direction.any() else None
+        ScoreHistory.from_state(rows), drift_direction if drift_direction.any() else None
     )
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from hushbit.checks import Floats, Ints
 from hushbit.engine import Engine, SerialEngine
 from hushbit.errors import InvalidInput, NotFinite
-from hushbit.lab.attacks import FORGED_NORMS, PUBLISHED
+from hushbit.lab.attacks import FORGED_NORMS, FRESH, PUBLISHED
 from hushbit.lab.attacks.ballots import (
     attack_ballots,
     attack_updates,
@@ -361,7 +361,8 @@ def ballots(
             f"ballots are cast by users, not by copies of them; got {settings.copies}"
         )
     users = sample_users(setup, state.round)
-    history = load_state(state.defence, users, state.params)
+    newcomers = setup.attackers[users] if settings.attack == FRESH else None
+    history = load_state(state.defence, users, state.params, newcomers)
     whole = UserBatch(state.round, users, state.params, mechanism, state.local, history)
     runner = SerialEngine() if engine is None or state.local or observer else engine
     work = partial(train_and_tally, observer=observer) if observer else train_and_tally
