@@ -480,7 +480,7 @@ def one_round(
         store_rows(state.local, chunk)
     state.params, state.server, state.average = params, server, average
     state.tuning = made.tuning
-    state.defence = store_state(state.defence, made.users, made.removals)
+    state.defence = store_state(state.defence, made.users, made.removals, before)
     state.round += 1
     if result.number % settings.evaluate_every == 0 or result.number == settings.rounds:
         with clock.phase("evaluate"):
