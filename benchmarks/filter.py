@@ -64,16 +64,9 @@ def state_of(users: int, share: float) -> State:
     """The state of `Defence` after the same rounds."""
     history, state = history_of(users, share), Defence().start(users)
     held = history.excluded.astype(np.float64)
-    return state | {
-        "mean": history.mean,
-        "step": history.drift,
-        "noise": history.rounds,
-        "evidence": 50 * held,
-        "held": held,
-        "excluded": held,
-        "shared": history.shared,
-        "last_round": np.full(users, float(KEY.round)),
-    }
+    last_round = np.full(users, float(KEY.round))
+    changed = {"evidence": 50 * held, "held": held, "shared": history.shared}
+    return state | changed | {"last_round": last_round}
 
 
 def min_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[str, float]:

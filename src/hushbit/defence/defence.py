@@ -7,17 +7,18 @@ the product of y with a direction of length 1: its noise has variance 1, and an 
     mean    on the sum of the other ballots that are counted
     shared  on one further direction that users have in common: the ballots with high scores of the
             round before minus those with low scores, a step of the power method
-    step    on the last step of the model, which is public before the ballots arrive
+    model   on the direction of the model (`model_direction`), which is public before the ballots
 
-and the server stores for each user the sums of mean and step scores, faded by `fading` per round,
-and the evidence E = max(0, E - step - 1/2), the logarithm of the likelihood ratio of a push of one
-noise against the model's steps. Four tests remove ballots:
+The server stores one number for each user, the evidence E = max(0, E - model - 1/2): the logarithm
+of the likelihood ratio of a push of one noise against the model, to no push. Four tests remove
+ballots:
 
-    bits        their bits are not fair coins, which honest bits are for any data (Hoeffding)
-    range       a score is beyond max_score and the noise (Hoeffding)
-    asymmetry   a group of users scores on one side of the others (`hushbit.defence.asymmetry`): on
-                mean or shared, in this round; or against the others on a sum over rounds
-    evidence    E > ln(r (r + 1) / rate) in the user's r-th round; the user is held until E = 0
+    bits       their bits are not fair coins, which honest bits are for any data (Hoeffding)
+    range      a score is beyond max_score and the noise (Hoeffding)
+    asymmetry  a group of users scores on one side of the others, on mean or shared
+               (`hushbit.defence.asymmetry`)
+    evidence   E > ln(t (t + 1) / rate) in round t; or E > ln(1 / false_positive_rate), and more
+               users have that than `natural_share` and chance. The user is held until E = 0
 
 `false_positive_rate` is divided equally among bits with range, asymmetry, and evidence. Round t of
 a run has the share 1 / (t (t + 1)) of each, and these shares sum to 1 over any number of rounds. So
@@ -27,7 +28,7 @@ over the whole run
 - asymmetry removes any honest user with at most a third, if all honest users but `natural_share`
   are symmetric about their median;
 - evidence ever holds an honest user with at most a third, if the user's expected score on the
-  model's steps is not negative.
+  model is not negative, and if that of at most `natural_share` of the users is negative.
 
 A test that would remove more than half of the users is not applied. Newcomers, users who were not
 enrolled before the first round, count with probability seen / ENROLMENT after `seen` rounds.
@@ -54,29 +55,36 @@ from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import RoundKey
 
 State = dict[str, Floats]
-COLUMNS = ("mean", "step", "noise", "evidence", "held", "excluded", "shared", "last_round", "seen")
+COLUMNS = ("evidence", "held", "shared", "last_round", "seen")
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
 MANY_KINDS = 0.5
+FIRST_MODEL_WEIGHT = 0.25  # the drift alone is short and mostly noise in the first rounds
 
 
 @dataclass(frozen=True, eq=False)
 class DefenceResult:
-    """Which ballots are accepted, how many each test removes, and the new rows of the users.
-
-    A ballot that several tests remove is counted under the first of them.
-    """
+    """Which ballots are accepted, which each test marks, and the new rows of the users."""
 
     accepted: Flags
-    removed_by: dict[str, int]
+    marked: dict[str, Flags]
     state: State
 
     @property
     def removed(self) -> int:
         """Number of removed ballots."""
         return int(np.count_nonzero(~self.accepted))
+
+    @property
+    def removed_by(self) -> dict[str, int]:
+        """The number of removed ballots by test; each is counted under the first in this order."""
+        counts, left = {}, ~self.accepted
+        for name, flags in self.marked.items():
+            counts[name] = int(np.count_nonzero(left & flags))
+            left = left & ~flags
+        return counts
 
 
 @dataclass(frozen=True)
@@ -104,13 +112,6 @@ class Defence:
         """The rate of one part in round `number` (from 1)."""
         return self.rate / (number * (number + 1))
 
-    def fading(self, users: int) -> float:
-        """The factor of the sums per round.
-
-        Their memory is as long as it takes to find a push of one noise among all users.
-        """
-        return 1 - 1 / (2 * math.log(users / self.rate))
-
     def slack(self, users: int, number: int) -> float:
         """The largest noise of the honest scores of a round: 3 directions, 2 sides, all repeats."""
         return math.sqrt(2 * math.log(2 * 6 * REPEATS * users / self.rate_in(number)))
@@ -126,14 +127,14 @@ class Defence:
         ballots: Ballots,
         round_key: RoundKey,
         state: State | None = None,
-        step: Floats | None = None,
+        direction: Floats | None = None,
         *,
         histogram: bool = False,
     ) -> tuple[Tally, DefenceResult]:
         """The tally of the accepted ballots, and the result.
 
-        `state` has a row for each ballot; `step` is the last step of the model. Without them only
-        the tests of one round apply. Time is linear in the number of ballots.
+        `state` has a row for each ballot; `direction` is `model_direction`. Without them only the
+        tests of one round apply. Time is linear in the number of ballots.
         """
         votes = readable_votes(mechanism)
         tally = mechanism.tally(round_key, histogram)
@@ -141,15 +142,15 @@ class Defence:
         tally.check_voters(ballots.users)
         state = self.start(len(ballots)) if state is None else state
         check_state(state, len(ballots))
-        if step is not None:
-            check_step(step, mechanism.dim)
-            step = votes.to_vote_space(step, round_key) if step.any() else None
+        if direction is not None:
+            check_direction(direction, mechanism.dim)
+            direction = votes.to_vote_space(direction, round_key)
         number = round_key.round + 1
         biased = biased_bits(mechanism, ballots, self.rate_in(number) / 2)
         waiting = newcomers_waiting(state["seen"], ballots, round_key)
         groups = first_groups(state, biased, waiting)
         decoded = votes.decode_each(ballots, round_key, groups)
-        result = self.decide(decoded, state, step, number, biased, waiting, groups)
+        result = self.decide(decoded, state, direction, number, biased, waiting, groups)
         if votes.count_decoded(decoded, ballots, result.accepted, tally.counters):
             tally.voters.add(ballots.users[result.accepted])
         else:
@@ -160,7 +161,7 @@ class Defence:
         self,
         decoded: SingleBallots,
         state: State,
-        step: Floats | None,
+        direction: Floats | None,
         number: int,
         biased: Flags,
         waiting: Flags,
@@ -169,30 +170,44 @@ class Defence:
         """All tests on decoded ballots; `groups` are those of `first_groups`."""
         counted, voters = groups[0] | groups[1], ~waiting
         if continues(state):
-            first = decoded.score(*groups, step)
+            first = decoded.score(*groups, direction)
         else:
-            first = power_scores(decoded, counted, step)
-        present, scores, outside = self.test_round(decoded, counted, voters, first, step, number)
-        state = state | {
+            first = power_scores(decoded, counted, direction)
+        present, scores, outside = self.test_round(
+            decoded, counted, voters, first, direction, number
+        )
+        evidence, held = state["evidence"], state["held"] > 0
+        if direction is not None:
+            evidence = np.maximum(evidence - scores[2] - 0.5, 0.0)
+            held = self.test_evidence(evidence, held, voters & ~biased, number)
+        accepted = present & ~held
+        if not is_minority(~accepted, voters):
+            accepted = present
+        marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
+        after = {
+            "evidence": evidence,
+            "held": held.astype(np.float64),
             "shared": first[1],
             "last_round": np.full(decoded.users, float(number)),
             "seen": state["seen"] + 1,
-            "excluded": np.zeros(decoded.users),
         }
-        excluded = held = np.zeros_like(biased)
-        if step is not None:
-            state = self.remember(state, scores, present, number)
-            held = state["held"] > 0
-            excluded = self.test_sums(state, present, voters & ~biased, number)
-            if not is_minority(held | excluded, voters):
-                held = excluded = np.zeros_like(held)
-            state["excluded"] = np.asarray(held | excluded, dtype=np.float64)
-        accepted = present & ~held & ~excluded
-        if not is_minority(~accepted, voters):
-            accepted = present
-        tests = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
-        tests |= {"sums": excluded, "asymmetry": ~present}
-        return DefenceResult(accepted, first_reasons(tests, ~accepted), state)
+        return DefenceResult(accepted, marked | {"asymmetry": ~present}, after)
+
+    def test_evidence(self, evidence: Floats, held: Flags, tested: Flags, number: int) -> Flags:
+        """The users who are held in this round; `held` are those of the round before.
+
+        Evidence of an honest user exceeds ln(1 / p) in a round with probability of at most p. So it
+        exceeds it for p · users, and by Bernstein's inequality not for many more.
+        """
+        log_rate, users = -math.log(self.rate_in(number)), int(np.count_nonzero(tested))
+        found = evidence > log_rate
+        group = tested & (evidence > -math.log(self.false_positive_rate))
+        expected = self.false_positive_rate * users
+        chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
+        if np.count_nonzero(group) > self.natural_share * users + chance:
+            found |= group
+        found |= held & (evidence > 0)
+        return found if is_minority(found, tested) else np.zeros_like(found)
 
     def test_round(
         self,
@@ -200,7 +215,7 @@ class Defence:
         counted: Flags,
         voters: Flags,
         scores: Floats,
-        step: Floats | None,
+        direction: Floats | None,
         number: int,
     ) -> tuple[Flags, Floats, Flags]:
         """The users left by range and asymmetry, their scores, and the users out of range.
@@ -210,58 +225,25 @@ class Defence:
         present, outside = counted, np.zeros_like(counted)
         slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
         limits = (decoded.max_score + slack)[:, None]
+        rate = self.rate_in(number) / (4 * REPEATS)  # two rows, two sides
         for _ in range(REPEATS):
             out = present & (np.abs(scores) > limits).any(axis=0)
-            group = np.zeros_like(present)
+            natural, group = self.natural_share * np.count_nonzero(present), np.zeros_like(present)
             for row in scores[:2]:
-                group |= self._asymmetric(row, present, present, number, both_sides=True)
+                group |= asymmetric_group(row, present, natural, rate)
             rest = present & ~(out | group)
             if not (out | group).any() or not is_minority(~rest, voters):
                 break
-            again = power_scores(decoded, rest, step)
+            again = power_scores(decoded, rest, direction)
             # Users of many kinds: the rest differ about as much among themselves as before.
             variance = float(scores[:2, present].var(axis=1).max()) - 1
             if group.any() and float(again[1, rest].var()) - 1 > MANY_KINDS * variance:
                 if out.any():
                     present, outside = present & ~out, outside | out
-                    scores = power_scores(decoded, present, step)
+                    scores = power_scores(decoded, present, direction)
                 break
             present, scores, outside = rest, again, outside | out
         return present, scores, outside
-
-    def remember(self, state: State, scores: Floats, present: Flags, number: int) -> State:
-        """The rows with the scores of a round added to sums and evidence."""
-        fading = self.fading(present.size)
-        sign = 1.0 if np.median(scores[0, present]) >= 0 else -1.0
-        evidence = np.maximum(state["evidence"] - scores[2] - 0.5, 0.0)
-        found = evidence > -math.log(self.rate_in(number))
-        return state | {
-            "mean": fading * state["mean"] + sign * scores[0],
-            "step": fading * state["step"] + scores[2],
-            "noise": fading**2 * state["noise"] + 1,
-            "evidence": evidence,
-            "held": np.where(found | ((state["held"] > 0) & (evidence > 0)), 1.0, 0.0),
-        }
-
-    def test_sums(self, state: State, present: Flags, tested: Flags, number: int) -> Flags:
-        """Users who are a group against the others on either sum."""
-        noise, found = np.sqrt(state["noise"]), np.zeros_like(present)
-        for name in ("mean", "step"):
-            found |= self._asymmetric(state[name] / noise, present, tested, number)
-        return found
-
-    def _asymmetric(
-        self,
-        scores: Floats,
-        trusted: Flags,
-        tested: Flags,
-        number: int,
-        both_sides: bool = False,
-    ) -> Flags:
-        """One of the asymmetry tests of a round: two rows with two sides, repeated; two sums."""
-        rate = self.rate_in(number) / (4 * REPEATS + 2)
-        natural = self.natural_share * np.count_nonzero(tested)
-        return asymmetric_group(scores, trusted, tested, natural, rate, both_sides)
 
 
 def is_minority(flags: Flags, voters: Flags) -> bool:
@@ -289,7 +271,7 @@ def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey) -> Fl
 
 def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Flags]:
     """The users who are counted at first, above and below the median of their last scores."""
-    counted = ~(biased | waiting | (state["excluded"] > 0))
+    counted = ~(biased | waiting | (state["held"] > 0))
     if not is_minority(~counted, ~waiting):
         counted = ~(biased | waiting)
     scores = state["shared"] if continues(state) else random_scores(biased.size)
@@ -302,23 +284,14 @@ def random_scores(users: int) -> Floats:
     return np.random.default_rng(START_SEED).normal(size=users)
 
 
-def power_scores(decoded: SingleBallots, counted: Flags, step: Floats | None) -> Floats:
+def power_scores(decoded: SingleBallots, counted: Flags, direction: Floats | None) -> Floats:
     """The scores after POWER_STEPS steps of the power method from random scores."""
     shared = random_scores(decoded.users)
     for _ in range(POWER_STEPS):
         above, below = split_at_median(shared, counted)
-        scores = decoded.score(above, below, step)
+        scores = decoded.score(above, below, direction)
         shared = scores[1]
     return scores
-
-
-def first_reasons(tests: dict[str, Flags], removed: Flags) -> dict[str, int]:
-    """The number of removed ballots under the first test that removes each."""
-    counts, left = {}, removed
-    for name, flags in tests.items():
-        counts[name] = int(np.count_nonzero(left & flags))
-        left = left & ~flags
-    return counts
 
 
 def check_state(state: State, users: int) -> None:
@@ -332,7 +305,21 @@ def check_state(state: State, users: int) -> None:
         )
 
 
-def check_step(step: Floats, dim: int) -> None:
-    """Refuse a step of another model; kernels do not check sizes."""
-    if step.shape != (dim,) or not np.isfinite(step).all():
-        raise InvalidInput(f"step must have {dim} finite entries; got shape {step.shape}")
+def check_direction(direction: Floats, dim: int) -> None:
+    """Refuse the direction of another model; kernels do not check sizes."""
+    if direction.shape != (dim,) or not np.isfinite(direction).all():
+        raise InvalidInput(f"direction must have {dim} finite entries; got {direction.shape}")
+
+
+def model_direction(model: Floats, previous: Floats, first: Floats) -> Floats | None:
+    """The last step of the model and its drift since the first model, both with length 1, added.
+
+    An update in this direction agrees with the last round and with all rounds. The drift contains a
+    part of the first model: a step along the model's own weights makes its predictions more
+    confident, which users whose labels the model contradicts do not want. None where the model has
+    not moved.
+    """
+    drift, step = model - (1 - FIRST_MODEL_WEIGHT) * first, model - previous
+    if not step.any():
+        return None
+    return np.asarray(drift / (np.linalg.norm(drift) or 1.0) + step / np.linalg.norm(step))

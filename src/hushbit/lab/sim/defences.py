@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hushbit.defence.defence import Defence, DefenceResult
+from hushbit.defence.defence import Defence, DefenceResult, model_direction
 from hushbit.defence.filter import (
     FilterResult,
     HistoryArrays,
@@ -50,7 +50,7 @@ class RemovalShares:
 class DefenceState:
     """What a defence stores of the users of a round, and the direction of the model.
 
-    The direction is the last step (scores) or the drift since round 1 (spectral). It is None
+    The direction is `model_direction` (scores) or the drift since round 1 (spectral). It is None
     without a defence and where the model has not moved.
     """
 
@@ -103,7 +103,8 @@ def check_defence(settings: Settings, mechanism: Mechanism) -> None:
 def defence_arrays(settings: Settings, users: int, params: NDArray[np.float32]) -> HistoryArrays:
     """The arrays of the defence before the first round; empty for a defence without a history."""
     if settings.defence == "scores":
-        return {**Defence().start(users), PREVIOUS_MODEL: params.astype(np.float64)}
+        models = dict.fromkeys((FIRST_MODEL, PREVIOUS_MODEL), params.astype(np.float64))
+        return {**Defence().start(users), **models}
     if settings.defence != "spectral":
         return {}
     return {**ScoreHistory.fresh(users).state, FIRST_MODEL: params.astype(np.float64)}
@@ -118,15 +119,18 @@ def load_state(
     """The state of the defence for the users of a round; users marked as newcomers have none."""
     if not state:
         return DefenceState()
-    kept = PREVIOUS_MODEL if PREVIOUS_MODEL in state else FIRST_MODEL
-    if not np.isfinite(state[kept]).all():
-        raise InvalidInput(f"the {kept} of the checkpoint is not finite: start the run anew")
-    rows = {name: column[users] for name, column in state.items() if name != kept}
+    models = {name: state[name] for name in (FIRST_MODEL, PREVIOUS_MODEL) if name in state}
+    for name, model in models.items():
+        if not np.isfinite(model).all():
+            raise InvalidInput(f"the {name} of the checkpoint is not finite: start the run anew")
+    rows = {name: column[users] for name, column in state.items() if name not in models}
     if newcomers is not None:
         rows = {name: np.where(newcomers, 0.0, column) for name, column in rows.items()}
-    if kept == PREVIOUS_MODEL:
-        step = params - state[PREVIOUS_MODEL]
-        return DefenceState(None, step if step.any() else None, rows)
+    if PREVIOUS_MODEL in models:
+        direction = model_direction(
+            params.astype(np.float64), models[PREVIOUS_MODEL], models[FIRST_MODEL]
+        )
+        return DefenceState(None, direction, rows)
     drift_direction = params - FIRST_MODEL_WEIGHT * state[FIRST_MODEL]
     return DefenceState(
         ScoreHistory.from_state(rows), drift_direction if drift_direction.any() else None
@@ -148,7 +152,8 @@ def store_state(
     stored = {name: state[name].copy() for name in removals.result.state}
     for name, rows in removals.result.state.items():
         stored[name][users] = rows
-    return {**stored, PREVIOUS_MODEL: params.astype(np.float64)}
+    models = {FIRST_MODEL: state[FIRST_MODEL], PREVIOUS_MODEL: params.astype(np.float64)}
+    return {**stored, **models}
 
 
 def _history(state: HistoryArrays) -> ScoreHistory:
