@@ -65,8 +65,9 @@ def state_of(users: int, share: float) -> State:
     history, state = history_of(users, share), Defence().start(users)
     held = history.excluded.astype(np.float64)
     last_round = np.full(users, float(KEY.round))
-    changed = {"evidence": 50 * held, "held": held, "shared": history.shared}
-    return state | changed | {"last_round": last_round}
+    changed = {"evidence": 50 * held, "excluded": held, "shared": history.shared}
+    sums = {"sum": history.mean + history.drift, "noise": 2 * history.rounds}
+    return state | changed | sums | {"last_round": last_round}
 
 
 def min_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[str, float]:

@@ -109,6 +109,17 @@ def test_evidence_does_not_hold_a_majority():
     assert DEFENCE.test_evidence(evidence[2:], ~everyone[2:], everyone[2:], 1).sum() == 49
 
 
+def test_sums_fade_and_the_variance_of_their_noise_is_counted():
+    state, everyone, fading = DEFENCE.start(3), np.ones(3, dtype=np.bool_), DEFENCE.fading(3)
+    for score in (4.0, 2.0):
+        scores = np.array([[-score] * 3, [9.0] * 3, [-3 * score] * 3])
+        state |= DEFENCE.remember(state, scores, everyone)
+    # The median of the mean scores is negative, so their sign is reversed.
+    assert state["sum"] == pytest.approx([-8 * fading - 4] * 3)
+    assert state["noise"] == pytest.approx([2 * fading**2 + 2] * 3)
+    assert state["evidence"] == pytest.approx([17.0] * 3)
+
+
 def test_held_users_return_when_their_evidence_is_zero():
     places, held = np.ones(200), []
     state = DEFENCE.start(200)
@@ -184,6 +195,21 @@ def test_a_small_push_is_found_over_rounds_and_not_in_one_round():
     assert (~results[-1].accepted[attackers]).mean() > 0.95
     assert results[-1].accepted[~attackers].all()
     assert results[-1].removed_by["evidence"] == results[-1].removed
+
+
+def test_a_group_behind_the_others_is_found_by_its_sums():
+    """Nobody pushes against the model: a third of the users at 0, the others at 2 sigma."""
+    behind = np.arange(400) < 130
+    results = rounds_of(np.where(behind, 0.0, 2.0), 20)
+    assert results[0].removed == 0
+    assert (~results[-1].accepted[behind]).mean() > 0.95
+    assert results[-1].accepted[~behind].mean() > 0.98
+    assert results[-1].removed_by["sums"] > 50
+
+
+def test_a_group_above_the_others_is_kept_by_its_sums():
+    ahead = np.arange(400) < 130
+    assert rounds_of(np.where(ahead, 2.0, 0.0), 20)[-1].accepted.all()
 
 
 @pytest.mark.parametrize("seed", range(3))

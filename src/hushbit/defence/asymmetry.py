@@ -1,7 +1,7 @@
 """A test whether more users score far on one side of the others than chance allows.
 
-Take the distance of each score from the centre, the median, and visit users from the furthest to
-the nearest. Let lead = (users visited on one side) - (on the other side). If honest
+Take the distance of each score from the centre, the median of trusted users, and visit users from
+the furthest to the nearest. Let lead = (users visited on one side) - (on the other side). If honest
 scores are symmetric about the centre, every user visited is on either side with probability 1/2.
 Then exp(s · lead - s² n / 2) is a supermartingale in the number n of users visited, and Ville's
 inequality gives for any s > 0
@@ -14,8 +14,8 @@ n = 1.5 · natural. Few users never exceed the bound, so no least number of user
 
 If the lead exceeds the bound, the users visited on that side up to the largest excess are a group.
 All users are removed who are closer to the median of the group than to the centre. Honest users may
-overlap with it: nobody is removed who is closer to the centre than `KEPT` of the users on the other
-side, so that of symmetric honest users at most 1 - `KEPT` are removed.
+overlap with it: nobody is removed who is closer to the centre than `KEPT` of the trusted users on
+the other side, so that of symmetric honest users at most 1 - `KEPT` are removed.
 
 Distances are sorted into BINS classes, and the lead is compared after each class, so the time is
 linear in the number of users.
@@ -33,26 +33,29 @@ BINS = 512
 KEPT = 0.95
 
 
-def asymmetric_group(scores: Floats, present: Flags, natural: float, rate: float) -> Flags:
-    """The present users to remove; `natural` is a number of users, `rate` the error of one side."""
-    found = np.zeros_like(present)
-    if not present.any():
+def asymmetric_group(
+    scores: Floats, tested: Flags, trusted: Flags, natural: float, rate: float
+) -> Flags:
+    """The tested users to remove; `natural` is a number of users, `rate` the error of one side."""
+    found = np.zeros_like(tested)
+    if not trusted.any():
         return found
     natural, log_rate = max(natural, 1.0), -math.log(rate)
     slope = math.sqrt(2 * log_rate / (1.5 * natural))
-    deviation = scores - upper_median(scores, present)
-    low, high = leading_distances(deviation, present, natural + log_rate / slope, slope / 2)
+    deviation = scores - upper_median(scores, trusted)
+    low, high = leading_distances(deviation, tested, natural + log_rate / slope, slope / 2)
     for sign, distance in ((-1.0, low), (1.0, high)):
         if distance < np.inf:
-            away = sign * deviation[present]
-            limit = max(np.median(away[away >= distance]) / 2, float(np.quantile(-away, KEPT)))
-            found |= present & (sign * deviation > limit)
+            away = sign * deviation
+            group = np.median(away[tested & (away >= distance)])
+            limit = max(group / 2, float(np.quantile(-away[trusted], KEPT)))
+            found |= tested & (away > limit)
     return found
 
 
 @njit
 def leading_distances(
-    deviation: Floats, present: Flags, least: float, per_user: float
+    deviation: Floats, tested: Flags, least: float, per_user: float
 ) -> tuple[float, float]:
     """The distances below and above at which the lead exceeds its bound by most.
 
@@ -60,13 +63,13 @@ def leading_distances(
     side never exceeds it. The definition is `reference_distances`.
     """
     furthest = 0.0
-    for user in range(present.size):
-        if present[user]:
+    for user in range(tested.size):
+        if tested[user]:
             furthest = max(furthest, abs(deviation[user]))
     counts = np.zeros((2, BINS), np.int64)
     if furthest > 0:
-        for user in range(present.size):
-            if present[user] and deviation[user] != 0:
+        for user in range(tested.size):
+            if tested[user] and deviation[user] != 0:
                 place = min(int(abs(deviation[user]) * (BINS / furthest)), BINS - 1)
                 counts[int(deviation[user] > 0), place] += 1
     distances = np.full(2, np.inf)
@@ -82,13 +85,13 @@ def leading_distances(
 
 
 def reference_distances(
-    deviation: Floats, present: Flags, least: float, per_user: float
+    deviation: Floats, tested: Flags, least: float, per_user: float
 ) -> tuple[float, float]:
     """`leading_distances` in NumPy."""
-    distance = np.abs(deviation[present])
+    distance = np.abs(deviation[tested])
     edges = np.arange(BINS) * (distance.max(initial=0.0) / BINS)
-    below = (distance[deviation[present] < 0] >= edges[:, None]).sum(axis=1)
-    above = (distance[deviation[present] > 0] >= edges[:, None]).sum(axis=1)
+    below = (distance[deviation[tested] < 0] >= edges[:, None]).sum(axis=1)
+    above = (distance[deviation[tested] > 0] >= edges[:, None]).sum(axis=1)
     bound = least + per_user * (below + above)
     found = []
     for lead in (below - above, above - below):

@@ -44,7 +44,7 @@ import numpy as np
 from hushbit.checks import Floats, check_float, check_int
 from hushbit.defence.asymmetry import asymmetric_group
 from hushbit.defence.filter import readable_votes
-from hushbit.defence.modality import split_at_median
+from hushbit.defence.modality import split_at_median, upper_median
 from hushbit.defence.rules import biased_bits
 from hushbit.errors import InvalidInput
 from hushbit.kernels import Flags
@@ -55,9 +55,10 @@ from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import RoundKey
 
 State = dict[str, Floats]
-COLUMNS = ("evidence", "held", "shared", "last_round", "seen")
+COLUMNS = ("evidence", "sum", "noise", "excluded", "shared", "last_round", "seen")
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
+TESTS = 4 * REPEATS + 2  # of asymmetry in a round: two rows and two sides, repeated; sums
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
 MANY_KINDS = 0.5
@@ -111,6 +112,13 @@ class Defence:
     def rate_in(self, number: int) -> float:
         """The rate of one part in round `number` (from 1)."""
         return self.rate / (number * (number + 1))
+
+    def fading(self, users: int) -> float:
+        """The factor of the sums per round.
+
+        Their memory is as long as it takes to find a push of one noise among all users.
+        """
+        return 1 - 1 / (2 * math.log(users / self.rate))
 
     def slack(self, users: int, number: int) -> float:
         """The largest noise of the honest scores of a round: 3 directions, 2 sides, all repeats."""
@@ -176,22 +184,46 @@ class Defence:
         present, scores, outside = self.test_round(
             decoded, counted, voters, first, direction, number
         )
-        evidence, held = state["evidence"], state["held"] > 0
-        if direction is not None:
-            evidence = np.maximum(evidence - scores[2] - 0.5, 0.0)
-            held = self.test_evidence(evidence, held, voters & ~biased, number)
-        accepted = present & ~held
-        if not is_minority(~accepted, voters):
-            accepted = present
-        marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
-        after = {
-            "evidence": evidence,
-            "held": held.astype(np.float64),
+        held = behind = state["excluded"] > 0
+        after = state | {
             "shared": first[1],
             "last_round": np.full(decoded.users, float(number)),
             "seen": state["seen"] + 1,
         }
-        return DefenceResult(accepted, marked | {"asymmetry": ~present}, after)
+        if direction is not None:
+            after |= self.remember(state, scores, present)
+            tested = voters & ~biased
+            held = self.test_evidence(after["evidence"], held, tested, number)
+            behind = self.test_sums(after, tested, present & ~held, number)
+            if not is_minority(held | behind, voters):
+                behind = np.zeros_like(behind)
+            after["excluded"] = (held | behind).astype(np.float64)
+        accepted = present & ~held & ~behind
+        if not is_minority(~accepted, voters):
+            accepted = present
+        marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
+        return DefenceResult(accepted, marked | {"sums": behind, "asymmetry": ~present}, after)
+
+    def remember(self, state: State, scores: Floats, present: Flags) -> State:
+        """Evidence, sum and noise with the scores of a round added.
+
+        The sign of the mean scores is such that their median is not negative.
+        """
+        against = int(np.count_nonzero(present & (scores[0] < 0)))
+        sign = 1.0 if 2 * against <= int(np.count_nonzero(present)) else -1.0
+        fading = self.fading(present.size)
+        return {
+            "evidence": np.maximum(state["evidence"] - scores[2] - 0.5, 0.0),
+            "sum": fading * state["sum"] + sign * scores[0] + scores[2],
+            "noise": fading**2 * state["noise"] + 2,
+        }
+
+    def test_sums(self, state: State, tested: Flags, trusted: Flags, number: int) -> Flags:
+        """Users who are a group below the others by their sums."""
+        sums, rate = state["sum"] / np.sqrt(state["noise"]), self.rate_in(number) / TESTS
+        natural = self.natural_share * np.count_nonzero(tested)
+        group = asymmetric_group(sums, tested, trusted, natural, rate)
+        return group & (sums < upper_median(sums, trusted)) if group.any() else group
 
     def test_evidence(self, evidence: Floats, held: Flags, tested: Flags, number: int) -> Flags:
         """The users who are held in this round; `held` are those of the round before.
@@ -201,9 +233,9 @@ class Defence:
         """
         log_rate, users = -math.log(self.rate_in(number)), int(np.count_nonzero(tested))
         found = evidence > log_rate
-        group = tested & (evidence > -math.log(self.false_positive_rate))
         expected = self.false_positive_rate * users
         chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
+        group = tested & (evidence > -math.log(self.false_positive_rate))
         if np.count_nonzero(group) > self.natural_share * users + chance:
             found |= group
         found |= held & (evidence > 0)
@@ -225,12 +257,12 @@ class Defence:
         present, outside = counted, np.zeros_like(counted)
         slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
         limits = (decoded.max_score + slack)[:, None]
-        rate = self.rate_in(number) / (4 * REPEATS)  # two rows, two sides
+        rate = self.rate_in(number) / TESTS
         for _ in range(REPEATS):
             out = present & (np.abs(scores) > limits).any(axis=0)
             natural, group = self.natural_share * np.count_nonzero(present), np.zeros_like(present)
             for row in scores[:2]:
-                group |= asymmetric_group(row, present, natural, rate)
+                group |= asymmetric_group(row, present, present, natural, rate)
             rest = present & ~(out | group)
             if not (out | group).any() or not is_minority(~rest, voters):
                 break
@@ -271,7 +303,7 @@ def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey) -> Fl
 
 def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Flags]:
     """The users who are counted at first, above and below the median of their last scores."""
-    counted = ~(biased | waiting | (state["held"] > 0))
+    counted = ~(biased | waiting | (state["excluded"] > 0))
     if not is_minority(~counted, ~waiting):
         counted = ~(biased | waiting)
     scores = state["shared"] if continues(state) else random_scores(biased.size)
