@@ -9,24 +9,25 @@ the product of y with a direction of length 1: its noise has variance 1, and an 
             round before minus those with low scores, a step of the power method
     model   on the direction of the model (`model_direction`), which is public before the ballots
 
-The server stores one number for each user, the evidence E = max(0, E - model - 1/2): the logarithm
-of the likelihood ratio of a push of one noise against the model, to no push. Four tests remove
-ballots:
+The server stores two numbers for each user: the evidence E = max(0, E - model - 1/2), which is the
+logarithm of the likelihood ratio of a push of one noise against the model to no push; and the sum
+of mean and model scores, faded from round to round. Five tests remove ballots:
 
     bits       their bits are not fair coins, which honest bits are for any data (Hoeffding)
     range      a score is beyond max_score and the noise (Hoeffding)
     asymmetry  a group of users scores on one side of the others, on mean or shared
                (`hushbit.defence.asymmetry`)
+    sums       the same on the sums over rounds; only users below the others are removed
     evidence   E > ln(t (t + 1) / rate) in round t; or E > ln(1 / false_positive_rate), and more
-               users have that than `natural_share` and chance. The user is held until E = 0
+               users have that than `natural_share` and chance. Excluded users stay out while E > 0
 
-`false_positive_rate` is divided equally among bits with range, asymmetry, and evidence. Round t of
-a run has the share 1 / (t (t + 1)) of each, and these shares sum to 1 over any number of rounds. So
-over the whole run
+`false_positive_rate` is divided equally among bits with range, asymmetry with sums, and evidence.
+Round t of a run has the share 1 / (t (t + 1)) of each, and these shares sum to 1 over any number of
+rounds. So over the whole run
 
 - bits and range remove any honest user with probability of at most a third of the rate (proved);
-- asymmetry removes any honest user with at most a third, if all honest users but `natural_share`
-  are symmetric about their median;
+- asymmetry and sums remove any honest user with at most a third, if all honest users but
+  `natural_share` are symmetric about their median;
 - evidence ever holds an honest user with at most a third, if the user's expected score on the
   model is not negative, and if that of at most `natural_share` of the users is negative.
 

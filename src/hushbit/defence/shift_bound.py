@@ -2,14 +2,14 @@
 
     without defence   f · sigma · sqrt(dim)                 proved; the attack `directed` attains it
     one round         f · (largest_norm + z · sigma)        along the mean of the others, the shared
-                                                            direction and the last step of the model
+                                                            direction and the direction of the model
     every round       f · sigma · (1/2 + (h + max_score + z) / T)
-                                                            mean over T rounds, against the steps
+                                                            mean over T rounds, against the model
 
 z is `Defence.slack` and h = ln(T (T + 1) / rate) the evidence at which a user is held. Both bounds
 with defence are proved for each single user: they need no assumption about honest users, and hold
 for any f. One round: a ballot beyond the range is removed. Every round: a user whose scores against
-the steps sum to more than T / 2 + h is held, and in the round in which that happens its score is
+the model sum to more than T / 2 + h is held, and in the round in which that happens its score is
 within the range. Scores are pushes plus noise of mean zero; the bound is on the expected push.
 
 Across the three directions nothing is bounded but by `without defence`. A group of more than
