@@ -8,6 +8,7 @@ import pytest
 from hushbit.defence.asymmetry import (
     KEPT,
     asymmetric_group,
+    lead_bound,
     leading_distances,
     reference_distances,
 )
@@ -29,10 +30,13 @@ def crossing_probability(steps, least, per_user):
 @pytest.mark.parametrize("rate", [0.3, 0.05, 0.001])
 @pytest.mark.parametrize("natural", [10, 40, 100])
 def test_fair_coins_exceed_the_bound_with_at_most_the_rate(rate, natural):
-    slope = math.sqrt(2 * math.log(1 / rate) / (1.5 * natural))
-    chance = crossing_probability(300, math.log(1 / rate) / slope, slope / 2)
+    least, per_user = lead_bound(natural, rate)
+    chance = crossing_probability(300, least, per_user)
     assert chance <= rate
-    assert crossing_probability(300, 0.5 * math.log(1 / rate) / slope, slope / 2) > chance
+    assert crossing_probability(300, least / 2, per_user) > rate / 2  # no bound to give away
+    assert least + per_user * 1.5 * natural == pytest.approx(
+        math.sqrt(3 * natural * math.log(1 / rate))
+    )
 
 
 def test_symmetric_scores_of_any_spread_are_kept():

@@ -243,6 +243,17 @@ def test_new_identities_are_not_counted_and_change_no_score():
     assert (DEFENCE.start(3, enrolled=False)["seen"] == 0).all()
 
 
+def test_honest_newcomers_wait_too():
+    ballots, new = encode(MECHANISM, honest_updates("common mean")), np.arange(USERS) < 300
+    state = DEFENCE.start(USERS)
+    state["seen"][new] = 0
+    _, result = DEFENCE.count(MECHANISM, ballots, KEY, state)
+    assert (result.accepted == ~new).all()
+    alone, _ = DEFENCE.count(MECHANISM, ballots[~new], KEY)
+    tally, _ = DEFENCE.count(MECHANISM, ballots, KEY, state)
+    assert (MECHANISM.estimate(tally).mean == MECHANISM.estimate(alone).mean).all()
+
+
 def test_wrong_arguments_are_refused():
     for wrong in ({"false_positive_rate": 0.0}, {"natural_share": 0.5}, {"natural_share": "x"}):
         with pytest.raises(InvalidInput):

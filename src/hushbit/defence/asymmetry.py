@@ -40,10 +40,9 @@ def asymmetric_group(
     found = np.zeros_like(tested)
     if not trusted.any():
         return found
-    natural, log_rate = max(natural, 1.0), -math.log(rate)
-    slope = math.sqrt(2 * log_rate / (1.5 * natural))
+    least, per_user = lead_bound(natural, rate)
     deviation = scores - upper_median(scores, trusted)
-    low, high = leading_distances(deviation, tested, natural + log_rate / slope, slope / 2)
+    low, high = leading_distances(deviation, tested, natural + least, per_user)
     for sign, distance in ((-1.0, low), (1.0, high)):
         if distance < np.inf:
             away = sign * deviation
@@ -51,6 +50,12 @@ def asymmetric_group(
             limit = max(group / 2, float(np.quantile(-away[trusted], KEPT)))
             found |= tested & (away > limit)
     return found
+
+
+def lead_bound(natural: float, rate: float) -> tuple[float, float]:
+    """ln(1 / rate) / s and s / 2: the bound on the lead of symmetric users, and its slope."""
+    slope = math.sqrt(-2 * math.log(rate) / (1.5 * max(natural, 1.0)))
+    return -math.log(rate) / slope, slope / 2
 
 
 @njit
