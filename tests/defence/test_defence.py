@@ -112,12 +112,12 @@ def test_evidence_does_not_hold_a_majority():
 def test_sums_fade_and_the_variance_of_their_noise_is_counted():
     state, everyone, fading = DEFENCE.start(3), np.ones(3, dtype=np.bool_), DEFENCE.fading(3)
     for score in (4.0, 2.0):
-        scores = np.array([[-score] * 3, [9.0] * 3, [-3 * score] * 3])
+        # Both medians are negative, so the signs are reversed.
+        scores = np.array([[-score] * 3, [9.0] * 3, [-3 * score, -3 * score, 4 * score]])
         state |= DEFENCE.remember(state, scores, everyone)
-    # The median of the mean scores is negative, so their sign is reversed.
-    assert state["sum"] == pytest.approx([-8 * fading - 4] * 3)
+    assert state["sum"] == pytest.approx([16 * fading + 8] * 2 + [-12 * fading - 6])
     assert state["noise"] == pytest.approx([2 * fading**2 + 2] * 3)
-    assert state["evidence"] == pytest.approx([17.0] * 3)
+    assert state["evidence"] == pytest.approx([0, 0, 23.0])
 
 
 def test_held_users_return_when_their_evidence_is_zero():

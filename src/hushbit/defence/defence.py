@@ -208,14 +208,14 @@ class Defence:
     def remember(self, state: State, scores: Floats, present: Flags) -> State:
         """Evidence, sum and noise with the scores of a round added.
 
-        The sign of the mean scores is such that their median is not negative.
+        The signs are such that the median is not negative: if attackers move the model, its
+        direction is reversed, because the majority is honest.
         """
-        against = int(np.count_nonzero(present & (scores[0] < 0)))
-        sign = 1.0 if 2 * against <= int(np.count_nonzero(present)) else -1.0
+        mean, model = (oriented(row, present) for row in (scores[0], scores[2]))
         fading = self.fading(present.size)
         return {
-            "evidence": np.maximum(state["evidence"] - scores[2] - 0.5, 0.0),
-            "sum": fading * state["sum"] + sign * scores[0] + scores[2],
+            "evidence": np.maximum(state["evidence"] - model - 0.5, 0.0),
+            "sum": fading * state["sum"] + mean + model,
             "noise": fading**2 * state["noise"] + 2,
         }
 
@@ -277,6 +277,12 @@ class Defence:
                 break
             present, scores, outside = rest, again, outside | out
         return present, scores, outside
+
+
+def oriented(scores: Floats, present: Flags) -> Floats:
+    """The scores with the sign that makes the median of the present users not negative."""
+    against = int(np.count_nonzero(present & (scores < 0)))
+    return scores if 2 * against <= int(np.count_nonzero(present)) else -scores
 
 
 def is_minority(flags: Flags, voters: Flags) -> bool:
