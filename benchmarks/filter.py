@@ -6,8 +6,9 @@
 Aggregation is the work of the server: count the ballots of a round and decode the mean. Times are
 CPU time on one thread and wall time on several: the minimum over repeats, which are interleaved so
 that other load affects all alike. The round is one in the middle of training, with a score history
-of earlier rounds. "excluded" is the same round with 30 % of the users excluded before. The ballots
-are those of zero updates, because the time does not depend on the updates.
+of earlier rounds. "excluded" is the same round with 30 % of the users excluded before. "scores" and
+"scores_excluded" are the same with `Defence` instead of the filter. The ballots are those of zero
+updates, because the time does not depend on the updates.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hushbit.cpa import CPA
+from hushbit.defence.defence import Defence, State
 from hushbit.defence.filter import ScoreHistory, filtered_tally
 from hushbit.encoding.clip_and_rotate import cached_rotation
 from hushbit.kernels import threads
@@ -58,6 +60,16 @@ def history_of(users: int, share: float) -> ScoreHistory:
     return ScoreHistory(sums, sums, np.full(users, 10.0), shared, excluded, everyone)
 
 
+def state_of(users: int, share: float) -> State:
+    """The state of `Defence` after the same rounds."""
+    history, state = history_of(users, share), Defence().start(users)
+    held = history.excluded.astype(np.float64)
+    last_round = np.full(users, float(KEY.round))
+    changed = {"evidence": 50 * held, "excluded": held, "shared": history.shared}
+    sums = {"sum": history.mean + history.drift, "noise": 2 * history.rounds}
+    return state | changed | sums | {"last_round": last_round}
+
+
 def min_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[str, float]:
     """The time of the fastest repeat of each."""
     least = dict.fromkeys(works, math.inf)
@@ -89,11 +101,18 @@ def measured(dim: int, users: int, repeats: int, clock: Clock) -> dict[str, floa
         )
         return mechanism.estimate(tally)
 
+    def scored(state: State) -> object:
+        tally, _ = Defence().count(mechanism, ballots, KEY, state, drift_direction)
+        return mechanism.estimate(tally)
+
     honest, excluded = history_of(users, 0.0), history_of(users, ATTACKERS)
+    states = [state_of(users, share) for share in (0.0, ATTACKERS)]
     works: dict[str, Work] = {
         "plain": plain,
         "filtered": lambda: filtered(honest),
         "excluded": lambda: filtered(excluded),
+        "scores": lambda: scored(states[0]),
+        "scores_excluded": lambda: scored(states[1]),
     }
     return {"users": users, **min_seconds(works, repeats, clock)}
 
@@ -119,7 +138,7 @@ def main() -> None:
         measured(options.dim, users, max(3, options.repeats * 1000 // max(users, 1000)), clock)
         for users in options.users
     ]
-    names = ("plain", "filtered", "excluded")
+    names = ("plain", "filtered", "excluded", "scores", "scores_excluded")
     slopes = {name: exponent(rows, name) for name in names} if len(rows) > 1 else {}
     if options.json:
         print(json.dumps({"rows": rows, "exponents": slopes}))

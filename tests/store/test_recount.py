@@ -19,8 +19,10 @@ from hushbit.store.recount import count_folder
 RUN = b"attacked run"
 
 
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, int]:
+@pytest.fixture(scope="module", params=["scores", "spectral"])
+def attacked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, np.ndarray, int, str]:
     """Ballots of a defended round under attack, its estimate, and how many were removed."""
     folder = tmp_path_factory.mktemp("ballots")
     setup = build_setup(
@@ -32,8 +34,8 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray
             epsilon_per_bit=2.0,
             radius=0.05,
             attack="directed",
-            attackers=0.2,
-            defence="spectral",
+            attackers=0.4,
+            defence=request.param,
             seed=4,
         )
     )
@@ -43,10 +45,11 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray
         votes = train_and_tally(setup, batch)
     assert votes.removals is not None
     estimate = robust_estimate(setup.settings, setup.mechanism, votes.tally, votes.ballots)
-    return folder, estimate.mean, int((~votes.removals.result.accepted).sum())
+    removed = int((~votes.removals.result.accepted).sum())
+    return folder, estimate.mean, removed, request.param
 
 
-def counted(folder: Path, out: Path, skip_damaged: bool = False) -> dict:
+def counted(folder: Path, out: Path, defence: str, skip_damaged: bool = False) -> dict:
     out.mkdir()
     files, _ = find_ballot_files(folder)
     return count_folder(
@@ -56,7 +59,7 @@ def counted(folder: Path, out: Path, skip_damaged: bool = False) -> dict:
         out,
         decoder="mean",
         trim=0.1,
-        spectral=True,
+        defence=defence,
         skip_damaged=skip_damaged,
         engine=SerialEngine(),
         damaged={},
@@ -64,19 +67,19 @@ def counted(folder: Path, out: Path, skip_damaged: bool = False) -> dict:
 
 
 def test_a_filtered_recount_equals_the_run(
-    attacked: tuple[Path, np.ndarray, int], tmp_path: Path
+    attacked: tuple[Path, np.ndarray, int, str], tmp_path: Path
 ) -> None:
-    folder, mean, removed = attacked
-    report = counted(folder, tmp_path / "t")
+    folder, mean, removed, defence = attacked
+    report = counted(folder, tmp_path / "t", defence)
     assert removed > 0
     assert report["rounds"][0]["refused"] == {"filtered": removed}
     assert np.array_equal(np.load(tmp_path / "t" / "round-0.mean.npy"), mean)
 
 
 def test_damaged_rows_are_skipped_before_the_filter(
-    attacked: tuple[Path, np.ndarray, int], tmp_path: Path
+    attacked: tuple[Path, np.ndarray, int, str], tmp_path: Path
 ) -> None:
-    folder = attacked[0]
+    folder, _, _, defence = attacked
     (path,) = folder.rglob("*.parquet")
     table = pq.read_table(path)
     home = tmp_path / "ballots" / "round=0"
@@ -93,7 +96,7 @@ def test_damaged_rows_are_skipped_before_the_filter(
     raw[len(raw) // 3] ^= 0xFF
     (home / "a.parquet").write_bytes(raw)
     with pytest.raises(DamagedFile):
-        counted(tmp_path / "ballots", tmp_path / "strict")
-    (row,) = counted(tmp_path / "ballots", tmp_path / "t", skip_damaged=True)["rounds"]
+        counted(tmp_path / "ballots", tmp_path / "strict", defence)
+    (row,) = counted(tmp_path / "ballots", tmp_path / "t", defence, skip_damaged=True)["rounds"]
     assert row["refused"]["damaged"] == 100
     assert row["counted"] + row["refused"]["filtered"] == 50

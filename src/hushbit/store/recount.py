@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.defence.defence import Defence
 from hushbit.defence.filter import filtered_tally
 from hushbit.engine import Engine, SerialEngine
 from hushbit.errors import DamagedFile, InvalidInput
@@ -242,7 +243,7 @@ def count_folder(
     *,
     decoder: str,
     trim: float,
-    spectral: bool,
+    defence: str,
     skip_damaged: bool,
     engine: Engine,
     damaged: Mapping[str, str],
@@ -258,9 +259,10 @@ def count_folder(
             chosen, key, histogram=histogram, engine=engine, skip_damaged=skip_damaged
         )
         tally, refused = counted.tally, dict(sorted(counted.refused.items()))
-        if spectral and tally.count:
+        if defence != "none" and tally.count:
             valid = all_ballots(chosen, key, skip_damaged)
-            tally, result = filtered_tally(tally.mechanism, valid, key, histogram=histogram)
+            count = Defence().count if defence == "scores" else filtered_tally
+            tally, result = count(tally.mechanism, valid, key, histogram=histogram)
             refused["filtered"] = result.removed
         tally.save(folder / f"round-{number}.tally")
         if tally.count:
@@ -281,7 +283,7 @@ def count_folder(
         "rounds": rounds,
         "damaged_files": dict(damaged),
         "decoder": decoder,
-        "filter": "spectral" if spectral else "none",
+        "filter": defence,
     }
     write_text(folder / RECOUNT_FILE, json.dumps(report, indent=2) + "\n")
     return report

@@ -33,6 +33,17 @@ def test_backdoor_adds_the_trigger_to_every_other_sample():
     assert (with_trigger(IMAGES)[..., :2, :2] == IMAGES[..., :2, :2]).all()
 
 
+def test_a_targeted_attacker_shows_one_class_under_other_labels():
+    found = poison_data(FEDERATION, ATTACKERS, "targeted", 5)
+    shown = IMAGES[LABELS == TARGET]
+    for row in range(3, 7):
+        assert (found.images[row] == shown).all(axis=(1, 2, 3)).any()
+    assert found.labels[3:7].tolist() == [1, 2, 3, 4]
+    others = np.r_[0:3, 7:12]
+    assert (found.images[others] == IMAGES[others]).all()
+    assert (found.labels[others] == LABELS[others]).all()
+
+
 def test_other_attacks_do_not_change_data():
     assert poison_data(FEDERATION, ATTACKERS, "directed", 5) is FEDERATION
     nobody = np.zeros(3, dtype=np.bool_)

@@ -125,6 +125,30 @@ def test_crafted_updates_follow_their_definitions():
     assert not np.allclose(sybils[0], sybils[1])
     assert np.allclose(np.linalg.norm(sybils, axis=1), 0.4, rtol=1e-5)
     assert ((sybils @ unit) < 0).all()
+    assert np.allclose(crafted["mirror"] @ unit, -own @ unit, atol=1e-6)
+    beside = np.eye(DIM) - np.outer(unit, unit)
+    assert np.allclose(crafted["mirror"] @ beside, own @ beside, atol=1e-6)
+    assert np.allclose(450 * VIEW.mean + 50 * crafted["cancel"], 0, atol=1e-5)
+    assert np.allclose(crafted["decoys"][0::2] @ unit, -0.4, rtol=1e-5)
+    sigma = mechanism.votes.scale.noise
+    assert np.allclose(crafted["decoys"][1::2] @ unit, -4.5 * sigma, rtol=1e-5)
+    assert np.allclose(crafted["two-coalitions"][0::2] @ unit, -0.4, rtol=1e-5)
+    assert np.allclose(crafted["two-coalitions"][1::2] @ unit, 0, atol=1e-6)
+    assert np.allclose(crafted["fresh-identities"] @ unit, -0.2, rtol=1e-5)
+
+
+def test_attacks_that_change_over_rounds():
+    mechanism, own = CPA(DIM, 0.5, 0.02, clip=0.2), UPDATES[:8]
+    unit = VIEW.mean / np.linalg.norm(VIEW.mean)
+    views = [dataclasses.replace(VIEW, round=number) for number in (14, 15)]
+    asleep, awake = (craft_updates("sleepers", own, view, mechanism, 3) for view in views)
+    assert (asleep == own).all()
+    assert np.allclose(awake @ unit, -0.4, rtol=1e-5)
+    rows = [craft_updates("rotating", own, view, mechanism, 3) for view in views]
+    assert not np.allclose(*rows)
+    for row in rows:
+        assert np.allclose(np.linalg.norm(row, axis=1), 0.4, rtol=1e-5)
+        assert np.allclose(row @ unit, -0.4 / math.sqrt(2), rtol=1e-5)
 
 
 def test_inner_product_shortens_the_mean_by_twice_the_share():

@@ -77,9 +77,10 @@ def test_other_decoders(hushbit: Any, stored: Path, tmp_path: Path, decoder: str
     assert "counted" in answer.out
 
 
-def test_the_spectral_filter(hushbit: Any, stored: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("defence", ["scores", "spectral"])
+def test_a_ballot_defence(hushbit: Any, stored: Path, tmp_path: Path, defence: str) -> None:
     answer = hushbit(
-        "tally", stored, "--seed", 4, "--out", tmp_path / "t", "--defence", "spectral", "--json"
+        "tally", stored, "--seed", 4, "--out", tmp_path / "t", "--defence", defence, "--json"
     )
     rows = json.loads(answer.out)["rounds"]
     assert all(row["counted"] + row["refused"]["filtered"] == 60 for row in rows)

@@ -36,16 +36,23 @@ def outcome(**options):
     return summary["test_accuracy"], summary["history"][-1]
 
 
-def test_the_filter_stops_a_directed_attack():
+@pytest.mark.parametrize("defence", ["scores", "spectral"])
+def test_the_filter_stops_a_directed_attack(defence):
     clean, row = outcome()
     assert row["removed_honest"] is None
-    filtered, row = outcome(defence="spectral")
+    filtered, row = outcome(defence=defence)
     assert abs(filtered - clean) < 0.02  # nobody is removed
     assert row["removed_honest"] == 0.0
     attacked, _ = outcome(attack="directed", attackers=0.3)
     assert attacked < 0.3 < clean - 0.3
-    defended, row = outcome(attack="directed", attackers=0.3, defence="spectral")
+    defended, row = outcome(attack="directed", attackers=0.3, defence=defence)
     assert defended > clean - 0.1
+    assert row["removed_attackers"] == 1.0
+    assert row["removed_honest"] == 0.0
+
+
+def test_identities_that_are_new_in_every_round_are_not_counted():
+    _, row = outcome(attack="fresh-identities", attackers=0.3, defence="scores", rounds=3)
     assert row["removed_attackers"] == 1.0
     assert row["removed_honest"] == 0.0
 
@@ -241,4 +248,4 @@ print(len(ATTACKS), len(DEFENCES), {"numba", "torch", "scipy"} & set(sys.modules
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["13", "9", "set()"]
+    assert done.stdout.split() == ["21", "10", "set()"]

@@ -19,7 +19,6 @@ SETTINGS = Settings(
     rotate=True,
     clip=0.5,
     radius=0.04,
-    defence="spectral",
     attack="directed",
     attackers=0.3,
 )
@@ -39,15 +38,18 @@ def test_every_group_of_arrays_is_part_of_the_checkpoint():
     assert {field.name for field in dataclasses.fields(RunState)} - plain == set(STATE_GROUPS)
 
 
+@pytest.mark.parametrize("defence", ["scores", "spectral"])
 @pytest.mark.parametrize("stop", [1, 3])
-def test_the_history_of_the_defence_is_resumed(tmp_path, stop):
+def test_the_history_of_the_defence_is_resumed(tmp_path, stop, defence):
+    settings = dataclasses.replace(SETTINGS, defence=defence)
+
     def stop_there(setup, made):
         if made.number == stop:
             raise Stopped
 
-    run(SETTINGS, tmp_path / "whole")
+    run(settings, tmp_path / "whole")
     with pytest.raises(Stopped):
-        run(SETTINGS, tmp_path / "resumed", watch=stop_there)
+        run(settings, tmp_path / "resumed", watch=stop_there)
     stored = arrays(tmp_path / "resumed")
     history = [array for name, array in stored.items() if name.startswith("defence")]
     assert history

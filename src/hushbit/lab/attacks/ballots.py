@@ -99,12 +99,13 @@ def craft_ballots(
     if settings.attack not in CRAFTED or not attackers.any() or attackers.all():
         return ballots
     honest, votes, adaptive = updates[~attackers], mechanism.votes, settings.attack == "adaptive"
+    reads_ballots = settings.attack in ("adaptive", "cancel")
     view = AttackerView(
         honest.mean(axis=0, dtype=np.float64),
         update_spread(honest, settings, mechanism),
         len(updates),
         int(attackers.sum()),
-        votes.expected_mean(honest, round_key) if adaptive and votes is not None else None,
+        votes.expected_mean(honest, round_key) if votes is not None and reads_ballots else None,
         drift_direction,
         round_key.round,
     )

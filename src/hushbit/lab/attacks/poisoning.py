@@ -24,7 +24,7 @@ def poison_data(federation: Federation, attackers: Flags, attack: str, classes: 
     """The federation with changed samples of attackers; images and labels are copied.
 
     label-flip: class c becomes classes - 1 - c. backdoor: every other sample gets the trigger and
-    class 0.
+    class 0. targeted: every sample of an attacker shows class 0 and is labelled as another class.
     """
     if attack not in POISONING:
         return federation
@@ -34,6 +34,12 @@ def poison_data(federation: Federation, attackers: Flags, attack: str, classes: 
     images, labels = federation.images, federation.labels.copy()
     if attack == "label-flip":
         labels[rows] = classes - 1 - labels[rows]
+    elif attack == "targeted":
+        shown = rows_of(federation, np.ones(federation.users, dtype=np.bool_))
+        shown = shown[federation.labels[shown] == TARGET]
+        images = images.copy()
+        images[rows] = federation.images[np.resize(shown, rows.size)]
+        labels[rows] = 1 + np.arange(rows.size) % (classes - 1)
     else:
         images = images.copy()
         images[rows[::2]] = with_trigger(images[rows[::2]])

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from hushbit.checks import Floats, check_choice
 from hushbit.defence.modality import NO_SPLIT, split_point
 from hushbit.defence.rules import DEFAULT_RULE, LIMIT_SIGMAS, MIN_USERS, TOLERATED_SHARE
-from hushbit.lab.attacks import CRAFTED
+from hushbit.lab.attacks import CRAFTED, FRESH
 from hushbit.mechanism import HonestMean, Mechanism
 from hushbit.tally.decoded_ballots import BallotScale
 
 Rows = NDArray[np.float32]
 SCALE = 20.0
 SYBIL_GROUPS = 4
+SLEEP_ROUNDS = 15
+DECOY_SIGMAS = 4.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,10 +159,16 @@ def craft_updates(
     check_choice("attack", attack, CRAFTED)
     if attack == "scaled":
         return np.asarray(-SCALE * updates, dtype=np.float32)
+    if attack == "sleepers" and view.round < SLEEP_ROUNDS:
+        return updates
     against = -view.mean / (float(np.linalg.norm(view.mean)) or 1.0)
     norm = honest_norm(mechanism, view)
     if attack == "sybils":
         return _sybils(updates, against, 2 * norm, seed)
+    if attack == "mirror":
+        return np.asarray(updates - 2 * np.outer(updates @ against, against), dtype=np.float32)
+    if attack in ("decoys", "two-coalitions"):
+        return _two_halves(attack, updates, against, norm, mechanism, seed)
     crafted = adaptive_attack(updates, mechanism, view, seed) if attack == "adaptive" else None
     if crafted is not None:
         return crafted
@@ -168,8 +176,13 @@ def craft_updates(
         row = -view.mean
     elif attack == "little":
         row = view.mean - alie_z(view.users, view.attackers) * view.spread
+    elif attack == "cancel":
+        sent = view.mean if view.honest_mean is None else view.honest_mean.mean
+        row = -sent * (view.users - view.attackers) / view.attackers
+    elif attack == "rotating":
+        row = (against + _orthogonal(against, [seed, view.round, 0x207])) * math.sqrt(2) * norm
     else:
-        row = against * (norm if attack == "adaptive" else 2 * norm)
+        row = against * (norm if attack in ("adaptive", FRESH) else 2 * norm)
     return np.broadcast_to(row.astype(np.float32), updates.shape).copy()
 
 
@@ -190,8 +203,27 @@ def _sybils(updates: Rows, against: Floats, norm: float, seed: int) -> Rows:
     rng = np.random.default_rng([seed, 0x5B1])
     crafted = np.empty_like(updates)
     for group in range(SYBIL_GROUPS):
-        other = rng.normal(size=against.size)
-        other -= (other @ against) * against
-        direction = (against + other / float(np.linalg.norm(other))) / math.sqrt(2)
+        direction = (against + _orthogonal(against, rng)) / math.sqrt(2)
         crafted[group::SYBIL_GROUPS] = direction * norm
+    return crafted
+
+
+def _orthogonal(against: Floats, seed: np.random.Generator | list[int]) -> Floats:
+    """A random direction of length 1, orthogonal to another."""
+    other = np.random.default_rng(seed).normal(size=against.size)
+    other -= (other @ against) * against
+    return np.asarray(other / float(np.linalg.norm(other)))
+
+
+def _two_halves(
+    attack: str, updates: Rows, against: Floats, norm: float, mechanism: Mechanism, seed: int
+) -> Rows:
+    """Extreme users, and as many who push a little or in a direction of their own."""
+    scale = _scale(mechanism)
+    crafted = np.empty_like(updates)
+    crafted[0::2] = against * 2 * norm
+    if attack == "decoys":
+        crafted[1::2] = against * (norm if scale is None else DECOY_SIGMAS * scale.noise)
+    else:
+        crafted[1::2] = _orthogonal(against, [seed, 0x2C0]) * 2 * norm
     return crafted

@@ -11,7 +11,7 @@ from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.lab.cli.output import announce_cluster, err, out, show_json, table
 
 DECODERS = ("mean", "median", "trimmed-mean", "shrunken")
-DEFENCES = ("none", "spectral")
+DEFENCES = ("none", "scores", "spectral")
 
 
 def tally(
@@ -29,7 +29,9 @@ def tally(
     ] = 0.1,
     defence: Annotated[
         str,
-        typer.Option(help="Defence: none, or spectral, which holds all ballots in memory."),
+        typer.Option(
+            help="Defence: none, or scores or spectral, which hold all ballots in memory."
+        ),
     ] = "none",
     fingerprint: Annotated[
         str | None,
@@ -80,7 +82,7 @@ def tally(
             folder,
             decoder=decoder,
             trim=trim,
-            spectral=defence == "spectral",
+            defence=defence,
             skip_damaged=skip_damaged,
             engine=opened,
             damaged={str(path.relative_to(ballots)): why for path, why in damaged.items()},

@@ -1,8 +1,8 @@
 """The defence of a simulated round: the ballot filter, or a robust mean in place of the mean.
 
-The names of all defences are `hushbit.lab.sim.settings.DEFENCES`: none, spectral (the ballot
-filter) and the robust means of `hushbit.lab.sim.robust_means`. The round loop calls the functions
-of this module.
+The names of all defences are `hushbit.lab.sim.settings.DEFENCES`: none, scores
+(`hushbit.defence.defence`), spectral (the ballot filter before it) and the robust means of
+`hushbit.lab.sim.robust_means`. The round loop calls the functions of this module.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hushbit.defence.defence import Defence, DefenceResult, model_direction
 from hushbit.defence.filter import (
     FilterResult,
     HistoryArrays,
@@ -29,9 +30,10 @@ from hushbit.tally.tally import Tally
 from hushbit.wire.ballot import Ballots
 from hushbit.wire.coins import SimulationCoins
 
-FIRST_MODEL = "first model"
+FIRST_MODEL, PREVIOUS_MODEL = "first model", "previous model"
 FIRST_MODEL_WEIGHT = 0.75  # below 1, because a short drift of the model is mostly noise
 MAX_TRIM = 0.49
+BALLOT_DEFENCES = ("scores", "spectral")
 Flags = NDArray[np.bool_]
 
 
@@ -41,24 +43,25 @@ class RemovalShares:
 
     honest: float
     attackers: float
-    result: FilterResult
+    result: FilterResult | DefenceResult
 
 
 @dataclass(frozen=True, eq=False)
 class DefenceState:
-    """What the filter stores of the users of a round: score history and model drift.
+    """What a defence stores of the users of a round, and the direction of the model.
 
-    Both are None without the filter; `drift_direction` also in the first round of a model that
-    starts from zeros.
+    The direction is `model_direction` (scores) or the drift since round 1 (spectral). It is None
+    without a defence and where the model has not moved.
     """
 
     history: ScoreHistory | None = None
     drift_direction: NDArray[np.float64] | None = None
+    rows: HistoryArrays | None = None
 
 
 def filter_warnings(settings: Settings) -> list[str]:
     """One line for each reason why the filter protects little with these settings."""
-    if settings.defence != "spectral":
+    if settings.defence not in BALLOT_DEFENCES:
         return []
     lines = []
     present = max(1, round(settings.participation * settings.users))
@@ -87,7 +90,7 @@ def needs_full_round(settings: Settings) -> bool:
 def check_defence(settings: Settings, mechanism: Mechanism) -> None:
     """Refuse a defence that cannot read the ballots of the mechanism."""
     name, kind = settings.defence, mechanism.description["mechanism"]
-    if name == "spectral":
+    if name in BALLOT_DEFENCES:
         readable_votes(mechanism)
     if name not in ROBUST_MEANS:
         return
@@ -99,33 +102,58 @@ def check_defence(settings: Settings, mechanism: Mechanism) -> None:
 
 def defence_arrays(settings: Settings, users: int, params: NDArray[np.float32]) -> HistoryArrays:
     """The arrays of the defence before the first round; empty for a defence without a history."""
+    if settings.defence == "scores":
+        models = dict.fromkeys((FIRST_MODEL, PREVIOUS_MODEL), params.astype(np.float64))
+        return {**Defence().start(users), **models}
     if settings.defence != "spectral":
         return {}
     return {**ScoreHistory.fresh(users).state, FIRST_MODEL: params.astype(np.float64)}
 
 
 def load_state(
-    state: HistoryArrays, users: NDArray[np.int64], params: NDArray[np.float32]
+    state: HistoryArrays,
+    users: NDArray[np.int64],
+    params: NDArray[np.float32],
+    newcomers: Flags | None = None,
 ) -> DefenceState:
-    """The state of the defence for the users of a round."""
+    """The state of the defence for the users of a round; users marked as newcomers have none."""
     if not state:
         return DefenceState()
-    if not np.isfinite(state[FIRST_MODEL]).all():
-        raise InvalidInput(f"the {FIRST_MODEL} of the checkpoint is not finite: start the run anew")
+    models = {name: state[name] for name in (FIRST_MODEL, PREVIOUS_MODEL) if name in state}
+    for name, model in models.items():
+        if not np.isfinite(model).all():
+            raise InvalidInput(f"the {name} of the checkpoint is not finite: start the run anew")
+    rows = {name: column[users] for name, column in state.items() if name not in models}
+    if newcomers is not None:
+        rows = {name: np.where(newcomers, 0.0, column) for name, column in rows.items()}
+    if PREVIOUS_MODEL in models:
+        direction = model_direction(
+            params.astype(np.float64), models[PREVIOUS_MODEL], models[FIRST_MODEL]
+        )
+        return DefenceState(None, direction, rows)
     drift_direction = params - FIRST_MODEL_WEIGHT * state[FIRST_MODEL]
     return DefenceState(
-        _history(state).rows(users), drift_direction if drift_direction.any() else None
+        ScoreHistory.from_state(rows), drift_direction if drift_direction.any() else None
     )
 
 
 def store_state(
-    state: HistoryArrays, users: NDArray[np.int64], removals: RemovalShares | None
+    state: HistoryArrays,
+    users: NDArray[np.int64],
+    removals: RemovalShares | None,
+    params: NDArray[np.float32],
 ) -> HistoryArrays:
-    """The arrays of the defence after a round."""
+    """The arrays of the defence after a round that began with the model `params`."""
     if not state or removals is None:
         return state
-    after = _history(state).replace_rows(users, removals.result.history)
-    return {**after.state, FIRST_MODEL: state[FIRST_MODEL]}
+    if isinstance(removals.result, FilterResult):
+        after = _history(state).replace_rows(users, removals.result.history)
+        return {**after.state, FIRST_MODEL: state[FIRST_MODEL]}
+    stored = {name: state[name].copy() for name in removals.result.state}
+    for name, rows in removals.result.state.items():
+        stored[name][users] = rows
+    models = {FIRST_MODEL: state[FIRST_MODEL], PREVIOUS_MODEL: params.astype(np.float64)}
+    return {**stored, **models}
 
 
 def _history(state: HistoryArrays) -> ScoreHistory:
@@ -137,17 +165,24 @@ def _history(state: HistoryArrays) -> ScoreHistory:
 def count_defended(
     settings: Settings, tally: Tally, ballots: Ballots, attackers: Flags, state: DefenceState
 ) -> RemovalShares | None:
-    """Add the ballots to the tally; with the spectral defence only those that it accepts."""
-    if settings.defence != "spectral":
+    """Add the ballots to the tally; with a ballot defence only those that it accepts."""
+    result: FilterResult | DefenceResult
+    mechanism, key = tally.mechanism, tally.round_key
+    if settings.defence == "scores":
+        counted, result = Defence().count(
+            mechanism, ballots, key, state.rows, state.drift_direction
+        )
+    elif settings.defence == "spectral":
+        counted, result = filtered_tally(
+            mechanism,
+            ballots,
+            key,
+            history=state.history,
+            drift_direction=state.drift_direction,
+        )
+    else:
         tally.add_many(ballots)
         return None
-    counted, result = filtered_tally(
-        tally.mechanism,
-        ballots,
-        tally.round_key,
-        history=state.history,
-        drift_direction=state.drift_direction,
-    )
     tally.merge(counted)
     removed = ~result.accepted
     return RemovalShares(_share(removed[~attackers]), _share(removed[attackers]), result)

@@ -25,7 +25,7 @@ import numpy as np
 from hushbit.checks import Floats, Ints
 from hushbit.engine import Engine, SerialEngine
 from hushbit.errors import InvalidInput, NotFinite
-from hushbit.lab.attacks import FORGED_NORMS, PUBLISHED
+from hushbit.lab.attacks import FORGED_NORMS, FRESH, PUBLISHED
 from hushbit.lab.attacks.ballots import (
     attack_ballots,
     attack_updates,
@@ -368,7 +368,8 @@ def ballots(
             f"ballots are cast by users, not by copies of them; got {settings.copies}"
         )
     users = sample_users(setup, state.round)
-    history = load_state(state.defence, users, state.params)
+    newcomers = setup.attackers[users] if settings.attack == FRESH else None
+    history = load_state(state.defence, users, state.params, newcomers)
     whole = UserBatch(state.round, users, state.params, mechanism, state.local, history)
     runner = SerialEngine() if engine is None or state.local or observer else engine
     work = partial(train_and_tally, observer=observer) if observer else train_and_tally
@@ -486,7 +487,7 @@ def one_round(
         store_rows(state.local, chunk)
     state.params, state.server, state.average = params, server, average
     state.tuning = made.tuning
-    state.defence = store_state(state.defence, made.users, made.removals)
+    state.defence = store_state(state.defence, made.users, made.removals, before)
     state.round += 1
     if result.number % settings.evaluate_every == 0 or result.number == settings.rounds:
         with clock.phase("evaluate"):

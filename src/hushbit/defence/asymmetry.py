@@ -1,0 +1,105 @@
+"""A test whether more users score far on one side of the others than chance allows.
+
+Take the distance of each score from the centre, the median of trusted users, and visit users from
+the furthest to the nearest. Let lead = (users visited on one side) - (on the other side). If honest
+scores are symmetric about the centre, every user visited is on either side with probability 1/2.
+Then exp(s · lead - s² n / 2) is a supermartingale in the number n of users visited, and Ville's
+inequality gives for any s > 0
+
+    P( lead > ln(1 / rate) / s + s n / 2  for any n ) <= rate.
+
+Honest users need not be symmetric: `natural` users may be anywhere, and the lead must exceed the
+bound by that number. s is chosen such that the bound is smallest, sqrt(2 n ln(1 / rate)), at
+n = 1.5 · natural. Few users never exceed the bound, so no least number of users is needed.
+
+If the lead exceeds the bound, the users visited on that side up to the largest excess are a group.
+All users are removed who are closer to the median of the group than to the centre. Honest users may
+overlap with it: nobody is removed who is closer to the centre than `KEPT` of the trusted users on
+the other side, so that of symmetric honest users at most 1 - `KEPT` are removed.
+
+Distances are sorted into BINS classes, and the lead is compared after each class, so the time is
+linear in the number of users.
+"""
+
+import math
+
+import numpy as np
+
+from hushbit.checks import Floats
+from hushbit.defence.modality import upper_median
+from hushbit.kernels import Flags, njit
+
+BINS = 512
+KEPT = 0.95
+
+
+def asymmetric_group(
+    scores: Floats, tested: Flags, trusted: Flags, natural: float, rate: float
+) -> Flags:
+    """The tested users to remove; `natural` is a number of users, `rate` the error of one side."""
+    found = np.zeros_like(tested)
+    if not trusted.any():
+        return found
+    least, per_user = lead_bound(natural, rate)
+    deviation = scores - upper_median(scores, trusted)
+    low, high = leading_distances(deviation, tested, natural + least, per_user)
+    for sign, distance in ((-1.0, low), (1.0, high)):
+        if distance < np.inf:
+            away = sign * deviation
+            group = np.median(away[tested & (away >= distance)])
+            limit = max(group / 2, float(np.quantile(-away[trusted], KEPT)))
+            found |= tested & (away > limit)
+    return found
+
+
+def lead_bound(natural: float, rate: float) -> tuple[float, float]:
+    """ln(1 / rate) / s and s / 2: the bound on the lead of symmetric users, and its slope."""
+    slope = math.sqrt(-2 * math.log(rate) / (1.5 * max(natural, 1.0)))
+    return -math.log(rate) / slope, slope / 2
+
+
+@njit
+def leading_distances(
+    deviation: Floats, tested: Flags, least: float, per_user: float
+) -> tuple[float, float]:
+    """The distances below and above at which the lead exceeds its bound by most.
+
+    The bound is least + per_user · (users visited). A distance is infinite where the lead of that
+    side never exceeds it. The definition is `reference_distances`.
+    """
+    furthest = 0.0
+    for user in range(tested.size):
+        if tested[user]:
+            furthest = max(furthest, abs(deviation[user]))
+    counts = np.zeros((2, BINS), np.int64)
+    if furthest > 0:
+        for user in range(tested.size):
+            if tested[user] and deviation[user] != 0:
+                place = min(int(abs(deviation[user]) * (BINS / furthest)), BINS - 1)
+                counts[int(deviation[user] > 0), place] += 1
+    distances = np.full(2, np.inf)
+    for side in range(2):
+        lead, visited, most = 0, 0, 0.0
+        for place in range(BINS - 1, -1, -1):
+            lead += counts[side, place] - counts[1 - side, place]
+            visited += counts[side, place] + counts[1 - side, place]
+            excess = lead - least - per_user * visited
+            if excess > most:
+                most, distances[side] = excess, place * furthest / BINS
+    return distances[0], distances[1]
+
+
+def reference_distances(
+    deviation: Floats, tested: Flags, least: float, per_user: float
+) -> tuple[float, float]:
+    """`leading_distances` in NumPy."""
+    distance = np.abs(deviation[tested])
+    edges = np.arange(BINS) * (distance.max(initial=0.0) / BINS)
+    below = (distance[deviation[tested] < 0] >= edges[:, None]).sum(axis=1)
+    above = (distance[deviation[tested] > 0] >= edges[:, None]).sum(axis=1)
+    bound = least + per_user * (below + above)
+    found = []
+    for lead in (below - above, above - below):
+        last = BINS - 1 - int(np.argmax((lead - bound)[::-1]))
+        found.append(float(edges[last]) if lead[last] > bound[last] else np.inf)
+    return found[0], found[1]

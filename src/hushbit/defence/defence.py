@@ -1,0 +1,364 @@
+"""`Defence`: removes ballots of users who collude, with a stated rate of false positives.
+
+Each ballot is decoded separately to y, in units of the standard deviation of its noise. A score is
+the product of y with a direction of length 1: its noise has variance 1, and an honest user has
+|E score| <= max_score = largest_norm / sigma. Every ballot has three scores:
+
+    mean    on the sum of the other ballots that are counted
+    shared  on one further direction that users have in common: the ballots with high scores of the
+            round before minus those with low scores, a step of the power method
+    model   on the direction of the model (`model_direction`), which is public before the ballots
+
+The server stores two numbers for each user: the evidence E = max(0, E - model - 1/2), which is the
+logarithm of the likelihood ratio of a push of one noise against the model to no push; and the sum
+of mean and model scores, faded from round to round. Five tests remove ballots:
+
+    bits       their bits are not fair coins, which honest bits are for any data (Hoeffding)
+    range      a score is beyond max_score and the noise (Hoeffding)
+    asymmetry  a group of users scores on one side of the others, on mean or shared
+               (`hushbit.defence.asymmetry`)
+    sums       the same on the sums over rounds; only users below the others are removed
+    evidence   E > ln(t (t + 1) / rate) in round t; or E > ln(1 / false_positive_rate), and more
+               users have that than `natural_share` and chance. Excluded users stay out while E > 0
+
+`false_positive_rate` is divided equally among bits with range, asymmetry with sums, and evidence.
+Round t of a run has the share 1 / (t (t + 1)) of each, and these shares sum to 1 over any number of
+rounds. So over the whole run
+
+- bits and range remove any honest user with probability of at most a third of the rate (proved);
+- asymmetry and sums remove any honest user with at most a third, if all honest users but
+  `natural_share` are symmetric about their median;
+- evidence ever holds an honest user with at most a third, if the user's expected score on the
+  model is not negative, and if that of at most `natural_share` of the users is negative.
+
+A test that would remove more than half of the users is not applied. Newcomers, users who were not
+enrolled before the first round, count with probability seen / ENROLMENT after `seen` rounds.
+"""
+
+import hmac
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hushbit.checks import Floats, check_float, check_int
+from hushbit.defence.asymmetry import asymmetric_group
+from hushbit.defence.filter import readable_votes
+from hushbit.defence.modality import split_at_median, upper_median
+from hushbit.defence.rules import biased_bits
+from hushbit.errors import InvalidInput
+from hushbit.kernels import Flags
+from hushbit.mechanism import Mechanism
+from hushbit.tally.decoded_ballots import SingleBallots
+from hushbit.tally.tally import Tally
+from hushbit.wire.ballot import Ballots
+from hushbit.wire.keys import RoundKey
+
+State = dict[str, Floats]
+COLUMNS = ("evidence", "sum", "noise", "excluded", "shared", "last_round", "seen")
+ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
+START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
+TESTS = 4 * REPEATS + 2  # of asymmetry in a round: two rows and two sides, repeated; sums
+# A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
+SHARED_VARIANCE = 3.0
+MANY_KINDS = 0.5
+FIRST_MODEL_WEIGHT = 0.25  # the drift alone is short and mostly noise in the first rounds
+
+
+@dataclass(frozen=True, eq=False)
+class DefenceResult:
+    """Which ballots are accepted, which each test marks, and the new rows of the users."""
+
+    accepted: Flags
+    marked: dict[str, Flags]
+    state: State
+
+    @property
+    def removed(self) -> int:
+        """Number of removed ballots."""
+        return int(np.count_nonzero(~self.accepted))
+
+    @property
+    def removed_by(self) -> dict[str, int]:
+        """The number of removed ballots by test; each is counted under the first in this order."""
+        counts, left = {}, ~self.accepted
+        for name, flags in self.marked.items():
+            counts[name] = int(np.count_nonzero(left & flags))
+            left = left & ~flags
+        return counts
+
+
+@dataclass(frozen=True)
+class Defence:
+    """The defence of a run.
+
+    false_positive_rate  over the whole run, see above
+    natural_share        largest share of honest users whose data put them on one side of the others
+    """
+
+    false_positive_rate: float = 0.01
+    natural_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("false_positive_rate", "natural_share"):
+            if not 0 < check_float(name, getattr(self, name)) < 0.5:
+                raise InvalidInput(f"{name} must lie in (0, 0.5); got {getattr(self, name)!r}")
+
+    @cached_property
+    def rate(self) -> float:
+        """The rate of one of the three parts over the whole run."""
+        return self.false_positive_rate / 3
+
+    def rate_in(self, number: int) -> float:
+        """The rate of one part in round `number` (from 1)."""
+        return self.rate / (number * (number + 1))
+
+    def fading(self, users: int) -> float:
+        """The factor of the sums per round.
+
+        Their memory is as long as it takes to find a push of one noise among all users.
+        """
+        return 1 - 1 / (2 * math.log(users / self.rate))
+
+    def slack(self, users: int, number: int) -> float:
+        """The largest noise of the honest scores of a round: 3 directions, 2 sides, all repeats."""
+        return math.sqrt(2 * math.log(2 * 6 * REPEATS * users / self.rate_in(number)))
+
+    def start(self, users: int, *, enrolled: bool = True) -> State:
+        """The rows of users before their first round; `enrolled` before the first round of all."""
+        state = {name: np.zeros(check_int("users", users, 0)) for name in COLUMNS}
+        return state | {"seen": np.full(users, float(ENROLMENT * enrolled))}
+
+    def count(
+        self,
+        mechanism: Mechanism,
+        ballots: Ballots,
+        round_key: RoundKey,
+        state: State | None = None,
+        direction: Floats | None = None,
+        *,
+        histogram: bool = False,
+    ) -> tuple[Tally, DefenceResult]:
+        """The tally of the accepted ballots, and the result.
+
+        `state` has a row for each ballot; `direction` is `model_direction`. Without them only the
+        tests of one round apply. Time is linear in the number of ballots.
+        """
+        votes = readable_votes(mechanism)
+        tally = mechanism.tally(round_key, histogram)
+        tally.check_ballots(ballots)
+        tally.check_voters(ballots.users)
+        state = self.start(len(ballots)) if state is None else state
+        check_state(state, len(ballots))
+        if direction is not None:
+            check_direction(direction, mechanism.dim)
+            direction = votes.to_vote_space(direction, round_key)
+        number = round_key.round + 1
+        biased = biased_bits(mechanism, ballots, self.rate_in(number) / 2)
+        waiting = newcomers_waiting(state["seen"], ballots, round_key)
+        groups = first_groups(state, biased, waiting)
+        decoded = votes.decode_each(ballots, round_key, groups)
+        result = self.decide(decoded, state, direction, number, biased, waiting, groups)
+        if votes.count_decoded(decoded, ballots, result.accepted, tally.counters):
+            tally.voters.add(ballots.users[result.accepted])
+        else:
+            tally.add_many(ballots[result.accepted])
+        return tally, result
+
+    def decide(
+        self,
+        decoded: SingleBallots,
+        state: State,
+        direction: Floats | None,
+        number: int,
+        biased: Flags,
+        waiting: Flags,
+        groups: tuple[Flags, Flags],
+    ) -> DefenceResult:
+        """All tests on decoded ballots; `groups` are those of `first_groups`."""
+        counted, voters = groups[0] | groups[1], ~waiting
+        if continues(state):
+            first = decoded.score(*groups, direction)
+        else:
+            first = power_scores(decoded, counted, direction)
+        present, scores, outside = self.test_round(
+            decoded, counted, voters, first, direction, number
+        )
+        held = behind = state["excluded"] > 0
+        after = state | {
+            "shared": first[1],
+            "last_round": np.full(decoded.users, float(number)),
+            "seen": state["seen"] + 1,
+        }
+        if direction is not None:
+            after |= self.remember(state, scores, present)
+            tested = voters & ~biased
+            held = self.test_evidence(after["evidence"], held, tested, number)
+            behind = self.test_sums(after, tested, present & ~held, number)
+            if not is_minority(held | behind, voters):
+                behind = np.zeros_like(behind)
+            after["excluded"] = (held | behind).astype(np.float64)
+        accepted = present & ~held & ~behind
+        if not is_minority(~accepted, voters):
+            accepted = present
+        marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
+        return DefenceResult(accepted, marked | {"sums": behind, "asymmetry": ~present}, after)
+
+    def remember(self, state: State, scores: Floats, present: Flags) -> State:
+        """Evidence, sum and noise with the scores of a round added.
+
+        The signs are such that the median is not negative: if attackers move the model, its
+        direction is reversed, because the majority is honest.
+        """
+        mean, model = (oriented(row, present) for row in (scores[0], scores[2]))
+        fading = self.fading(present.size)
+        return {
+            "evidence": np.maximum(state["evidence"] - model - 0.5, 0.0),
+            "sum": fading * state["sum"] + mean + model,
+            "noise": fading**2 * state["noise"] + 2,
+        }
+
+    def test_sums(self, state: State, tested: Flags, trusted: Flags, number: int) -> Flags:
+        """Users who are a group below the others by their sums."""
+        sums, rate = state["sum"] / np.sqrt(state["noise"]), self.rate_in(number) / TESTS
+        natural = self.natural_share * np.count_nonzero(tested)
+        group = asymmetric_group(sums, tested, trusted, natural, rate)
+        return group & (sums < upper_median(sums, trusted)) if group.any() else group
+
+    def test_evidence(self, evidence: Floats, held: Flags, tested: Flags, number: int) -> Flags:
+        """The users who are held in this round; `held` are those of the round before.
+
+        Evidence of an honest user exceeds ln(1 / p) in a round with probability of at most p. So it
+        exceeds it for p · users, and by Bernstein's inequality not for many more.
+        """
+        log_rate, users = -math.log(self.rate_in(number)), int(np.count_nonzero(tested))
+        found = evidence > log_rate
+        expected = self.false_positive_rate * users
+        chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
+        group = tested & (evidence > -math.log(self.false_positive_rate))
+        if np.count_nonzero(group) > self.natural_share * users + chance:
+            found |= group
+        found |= held & (evidence > 0)
+        return found if is_minority(found, tested) else np.zeros_like(found)
+
+    def test_round(
+        self,
+        decoded: SingleBallots,
+        counted: Flags,
+        voters: Flags,
+        scores: Floats,
+        direction: Floats | None,
+        number: int,
+    ) -> tuple[Flags, Floats, Flags]:
+        """The users left by range and asymmetry, their scores, and the users out of range.
+
+        Users are scored again after each removal, because attackers change the directions.
+        """
+        present, outside = counted, np.zeros_like(counted)
+        slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
+        limits = (decoded.max_score + slack)[:, None]
+        rate = self.rate_in(number) / TESTS
+        for _ in range(REPEATS):
+            out = present & (np.abs(scores) > limits).any(axis=0)
+            natural, group = self.natural_share * np.count_nonzero(present), np.zeros_like(present)
+            for row in scores[:2]:
+                group |= asymmetric_group(row, present, present, natural, rate)
+            rest = present & ~(out | group)
+            if not (out | group).any() or not is_minority(~rest, voters):
+                break
+            again = power_scores(decoded, rest, direction)
+            # Users of many kinds: the rest differ about as much among themselves as before.
+            variance = float(scores[:2, present].var(axis=1).max()) - 1
+            if group.any() and float(again[1, rest].var()) - 1 > MANY_KINDS * variance:
+                if out.any():
+                    present, outside = present & ~out, outside | out
+                    scores = power_scores(decoded, present, direction)
+                break
+            present, scores, outside = rest, again, outside | out
+        return present, scores, outside
+
+
+def oriented(scores: Floats, present: Flags) -> Floats:
+    """The scores with the sign that makes the median of the present users not negative."""
+    against = int(np.count_nonzero(present & (scores < 0)))
+    return scores if 2 * against <= int(np.count_nonzero(present)) else -scores
+
+
+def is_minority(flags: Flags, voters: Flags) -> bool:
+    """Whether at most half of the voters are marked: the defence assumes that attackers are."""
+    return 2 * int(np.count_nonzero(flags & voters)) <= int(np.count_nonzero(voters))
+
+
+def continues(state: State) -> bool:
+    """Whether all these users took part in the same last round, so that `shared` is up to date."""
+    last = state["last_round"]
+    return bool(last.size and last[0] > 0 and (last == last[0]).all())
+
+
+def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey) -> Flags:
+    """Newcomers whose ballot is not counted: with probability 1 - seen / ENROLMENT.
+
+    Nobody but the server can predict it.
+    """
+    if (seen >= ENROLMENT).all():
+        return np.zeros(seen.size, dtype=np.bool_)
+    secret = hmac.digest(round_key.secret, b"newcomers", "sha256")
+    draws = RoundKey(secret, round_key.round, round_key.run).users(ballots.users).keys[:, 0]
+    return np.asarray(draws >= seen / ENROLMENT * 2**32)
+
+
+def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Flags]:
+    """The users who are counted at first, above and below the median of their last scores."""
+    counted = ~(biased | waiting | (state["excluded"] > 0))
+    if not is_minority(~counted, ~waiting):
+        counted = ~(biased | waiting)
+    scores = state["shared"] if continues(state) else random_scores(biased.size)
+    above, below = split_at_median(scores, counted)
+    return above, below
+
+
+def random_scores(users: int) -> Floats:
+    """The start of the power method."""
+    return np.random.default_rng(START_SEED).normal(size=users)
+
+
+def power_scores(decoded: SingleBallots, counted: Flags, direction: Floats | None) -> Floats:
+    """The scores after POWER_STEPS steps of the power method from random scores."""
+    shared = random_scores(decoded.users)
+    for _ in range(POWER_STEPS):
+        above, below = split_at_median(shared, counted)
+        scores = decoded.score(above, below, direction)
+        shared = scores[1]
+    return scores
+
+
+def check_state(state: State, users: int) -> None:
+    """Refuse a state that is not one row of finite numbers for each ballot."""
+    arrays = [np.asarray(state.get(name, ())) for name in COLUMNS]
+    shapes = all(array.shape == (users,) and array.dtype.kind == "f" for array in arrays)
+    if set(state) != set(COLUMNS) or not shapes or not np.isfinite(arrays).all():
+        raise InvalidInput(
+            f"the state of the defence has the arrays {', '.join(COLUMNS)}, each with one finite "
+            f"number for each of {users} ballots: use Defence.start, or restore the checkpoint"
+        )
+
+
+def check_direction(direction: Floats, dim: int) -> None:
+    """Refuse the direction of another model; kernels do not check sizes."""
+    if direction.shape != (dim,) or not np.isfinite(direction).all():
+        raise InvalidInput(f"direction must have {dim} finite entries; got {direction.shape}")
+
+
+def model_direction(model: Floats, previous: Floats, first: Floats) -> Floats | None:
+    """The last step of the model and its drift since the first model, both with length 1, added.
+
+    An update in this direction agrees with the last round and with all rounds. The drift contains a
+    part of the first model: a step along the model's own weights makes its predictions more
+    confident, which users whose labels the model contradicts do not want. None where the model has
+    not moved.
+    """
+    drift, step = model - (1 - FIRST_MODEL_WEIGHT) * first, model - previous
+    if not step.any():
+        return None
+    return np.asarray(drift / (np.linalg.norm(drift) or 1.0) + step / np.linalg.norm(step))

@@ -1,0 +1,286 @@
+"""`Defence`: its error rates, what it removes, and its state."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from defence.planted_votes import packed, planted, votes
+from defence.test_filter import KEY, MECHANISM, USERS, encode, honest_updates
+from hushbit.defence.defence import (
+    COLUMNS,
+    ENROLMENT,
+    REPEATS,
+    Defence,
+    first_groups,
+    model_direction,
+    newcomers_waiting,
+)
+from hushbit.errors import InvalidInput, RefusedBallot
+from hushbit.lab.attacks.ballots import attack_ballots
+from hushbit.wire.keys import RoundKey
+
+DEFENCE = Defence()
+
+
+def decide(decoded, state, step, number, defence=DEFENCE):
+    """The result for decoded ballots of enrolled users with fair bits."""
+    nobody = np.zeros(decoded.users, dtype=np.bool_)
+    groups = first_groups(state, nobody, nobody)
+    return defence.decide(decoded, state, step, number, nobody, nobody, groups)
+
+
+def rounds_of(places, count, seed=0, dim=500):
+    """Results of rounds in which users are at `places` sigma along the step of the model."""
+    state, results = DEFENCE.start(len(places)), []
+    for number in range(1, count + 1):
+        means, axis = planted(len(places), dim, places, seed)
+        decoded = packed(votes(means, 100 * seed + number))
+        results.append(decide(decoded, state, axis, number))
+        state = results[-1].state
+    return results
+
+
+def test_the_rates_of_all_rounds_sum_to_the_rate():
+    rates = [3 * DEFENCE.rate_in(number) for number in range(1, 5001)]
+    assert sum(rates) == pytest.approx(0.01 * 5000 / 5001)
+
+
+def test_the_slack_follows_from_the_rate():
+    z = DEFENCE.slack(1000, 7)
+    chance = 1000 * 3 * REPEATS * 2 * math.exp(-(z**2) / 2)
+    assert chance == pytest.approx(DEFENCE.rate_in(7) / 2)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7, 500])
+def test_evidence_is_a_supermartingale_for_users_who_do_not_push(dim):
+    """E exp(-score - 1/2) for votes of mean zero is cosh(1 / sqrt(dim))^dim / sqrt(e), exactly."""
+    assert math.cosh(1 / math.sqrt(dim)) ** dim * math.exp(-0.5) <= 1
+
+
+def test_evidence_ever_holds_at_most_the_rate_of_honest_users():
+    """20 000 users with scores of pure noise over 300 rounds, at a rate of 10 %."""
+    defence, rng = Defence(false_positive_rate=0.3), np.random.default_rng(0)
+    everyone = np.ones(20_000, dtype=np.bool_)
+    evidence, held, ever = np.zeros(20_000), ~everyone, ~everyone
+    for number in range(1, 301):
+        scores = rng.choice([-1.0, 1.0], (20_000, 9)).sum(axis=1) / 3
+        evidence = np.maximum(evidence - scores - 0.5, 0.0)
+        held = defence.test_evidence(evidence, held, everyone, number)
+        ever |= held
+    assert 0 < ever.mean() <= defence.rate
+
+
+@pytest.mark.parametrize("p", [0.3, 0.1, 0.01])
+def test_evidence_of_one_round_exceeds_its_limit_with_at_most_the_probability(p):
+    rng, evidence = np.random.default_rng(1), np.zeros(50_000)
+    for number in range(1, 101):
+        scores = rng.choice([-1.0, 1.0], (50_000, 4)).sum(axis=1) / 2
+        evidence = np.maximum(evidence - scores - 0.5, 0.0)
+        if number % 20 == 0:
+            share = float((evidence > -math.log(p)).mean())
+            assert share <= p + 4 * math.sqrt(p / 50_000)
+
+
+def test_a_group_is_held_at_less_evidence_than_one_user():
+    everyone, evidence = np.ones(1000, dtype=np.bool_), np.zeros(1000)
+    nobody = ~everyone
+    least, single = -math.log(DEFENCE.false_positive_rate), -math.log(DEFENCE.rate_in(20))
+    chance = 10 + math.sqrt(20 * single) + 2 * single / 3
+    most = int(100 + chance)
+    evidence[:most] = least + 0.1
+    assert not DEFENCE.test_evidence(evidence, nobody, everyone, 20).any()
+    evidence[most] = least + 0.1
+    held = DEFENCE.test_evidence(evidence, nobody, everyone, 20)
+    assert (held == (evidence > 0)).all()
+    # Held users stay until their evidence is zero, new ones need a group or their own evidence.
+    later = np.where(np.arange(1000) < 50, 0.5, 0.0)
+    later[50:53] = 0, single + 0.1, least + 0.1
+    again = DEFENCE.test_evidence(later, held & (np.arange(1000) < 52), everyone, 20)
+    assert again.nonzero()[0].tolist() == [*range(50), 51]
+
+
+def test_evidence_does_not_hold_a_majority():
+    everyone = np.ones(100, dtype=np.bool_)
+    evidence = np.where(np.arange(100) < 51, 99.0, 0.0)
+    assert not DEFENCE.test_evidence(evidence, ~everyone, everyone, 1).any()
+    assert DEFENCE.test_evidence(evidence[1:], ~everyone[1:], everyone[1:], 1).sum() == 0
+    assert DEFENCE.test_evidence(evidence[2:], ~everyone[2:], everyone[2:], 1).sum() == 49
+
+
+def test_sums_fade_and_the_variance_of_their_noise_is_counted():
+    state, everyone, fading = DEFENCE.start(3), np.ones(3, dtype=np.bool_), DEFENCE.fading(3)
+    for score in (4.0, 2.0):
+        # Both medians are negative, so the signs are reversed.
+        scores = np.array([[-score] * 3, [9.0] * 3, [-3 * score, -3 * score, 4 * score]])
+        state |= DEFENCE.remember(state, scores, everyone)
+    assert state["sum"] == pytest.approx([16 * fading + 8] * 2 + [-12 * fading - 6])
+    assert state["noise"] == pytest.approx([2 * fading**2 + 2] * 3)
+    assert state["evidence"] == pytest.approx([0, 0, 23.0])
+
+
+def test_held_users_return_when_their_evidence_is_zero():
+    places, held = np.ones(200), []
+    state = DEFENCE.start(200)
+    for number in range(1, 50):
+        places[:5] = -3.0 if number <= 10 else 1.5
+        means, axis = planted(200, 500, places)
+        result = decide(packed(votes(means, number)), state, axis, number)
+        state = result.state
+        held.append(int((~result.accepted)[:5].sum()))
+    assert held[0] == 0
+    assert held[9] == 5
+    assert held[-1] == 0
+    assert sum(held) > 60  # as many rounds as it takes to lose 25 by 2 in each
+
+
+def test_the_direction_of_the_model():
+    first, previous, model = np.array([4.0, 0, 0]), np.array([4.0, 0, 0]), np.array([4.0, 3, 0])
+    assert model_direction(model, model, first) is None
+    assert model_direction(model, previous, first) == pytest.approx(
+        np.array([1, 3, 0]) / math.sqrt(10) + [0, 1, 0]
+    )
+    # No drift: the last step alone.
+    assert model_direction(0.75 * first, first, first) == pytest.approx([-1, 0, 0])
+
+
+@pytest.mark.parametrize("kind", ["unstructured", "equal", "classes", "common mean"])
+def test_honest_users_of_any_data_are_kept(kind):
+    for seed in range(3):
+        ballots = encode(MECHANISM, honest_updates(kind, seed))
+        tally, result = DEFENCE.count(MECHANISM, ballots, KEY)
+        assert result.removed == 0
+        plain = MECHANISM.tally(KEY, histogram=False)
+        plain.add_many(ballots)
+        assert (MECHANISM.estimate(tally).mean == MECHANISM.estimate(plain).mean).all()
+
+
+@pytest.mark.parametrize("attack", ["directed", "directed-stealth"])
+@pytest.mark.parametrize("share", [0.3, 0.45])
+def test_a_coalition_is_removed_in_one_round(attack, share):
+    ballots = encode(MECHANISM, honest_updates("common mean"), attack, share)
+    _, result = DEFENCE.count(MECHANISM, ballots, KEY)
+    count = round(share * USERS)
+    assert (~result.accepted[:count]).mean() > 0.97
+    assert (~result.accepted[count:]).mean() <= 0.01
+    assert result.removed_by["range"] + result.removed_by["asymmetry"] == result.removed
+
+
+def test_the_range_applies_to_few_users():
+    ballots = encode(MECHANISM, honest_updates("common mean"), "directed", 0.03)
+    _, result = DEFENCE.count(MECHANISM, ballots, KEY)
+    assert result.removed == result.removed_by["range"] == 12
+    assert not result.accepted[:12].any()
+
+
+def test_constant_bits_are_removed():
+    ballots = encode(MECHANISM, honest_updates("classes"))
+    biased = attack_ballots(MECHANISM, ballots, "ones", np.arange(USERS) < 120, 0)
+    _, result = DEFENCE.count(MECHANISM, biased, KEY)
+    assert result.removed_by["bits"] == result.removed == 120
+    assert not result.accepted[:120].any()
+
+
+def test_a_majority_is_never_removed():
+    ballots = encode(MECHANISM, honest_updates("common mean"), "directed", 0.8)
+    assert DEFENCE.count(MECHANISM, ballots, KEY)[1].accepted.sum() * 2 >= USERS
+
+
+def test_a_small_push_is_found_over_rounds_and_not_in_one_round():
+    """Honest users at +0.5 sigma, a tenth of all users at -1.5 sigma."""
+    attackers = np.arange(400) < 40
+    results = rounds_of(np.where(attackers, -1.5, 0.5), 40)
+    assert results[0].removed == 0
+    assert (~results[-1].accepted[attackers]).mean() > 0.95
+    assert results[-1].accepted[~attackers].all()
+    assert results[-1].removed_by["evidence"] == results[-1].removed
+
+
+def test_a_group_behind_the_others_is_found_by_its_sums():
+    """Nobody pushes against the model: a third of the users at 0, the others at 2 sigma."""
+    behind = np.arange(400) < 130
+    results = rounds_of(np.where(behind, 0.0, 2.0), 20)
+    assert results[0].removed == 0
+    assert (~results[-1].accepted[behind]).mean() > 0.95
+    assert results[-1].accepted[~behind].mean() > 0.98
+    assert results[-1].removed_by["sums"] > 50
+
+
+def test_a_group_above_the_others_is_kept_by_its_sums():
+    ahead = np.arange(400) < 130
+    assert rounds_of(np.where(ahead, 2.0, 0.0), 20)[-1].accepted.all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_honest_users_stay_over_rounds(seed):
+    rng = np.random.default_rng(seed)
+    for places in (np.zeros(400), np.full(400, 2.0), rng.normal(1.5, 0.5, 400)):
+        assert sum(result.removed for result in rounds_of(places, 15, seed)) == 0
+
+
+def test_newcomers_count_more_the_longer_they_are_seen():
+    ballots = encode(MECHANISM, honest_updates("equal"))
+    for seen, low, high in ((0, 0.0, 0.0), (5, 0.15, 0.35), (ENROLMENT, 1.0, 1.0)):
+        waiting = newcomers_waiting(np.full(USERS, float(seen)), ballots, KEY)
+        assert low <= 1 - waiting.mean() <= high
+        again = newcomers_waiting(np.full(50, float(seen)), ballots[:50], KEY)
+        assert (waiting[:50] == again).all()
+    other = newcomers_waiting(np.full(USERS, 10.0), ballots, RoundKey(b"g" * 32, 2))
+    assert (other != newcomers_waiting(np.full(USERS, 10.0), ballots, KEY)).any()
+
+
+def test_new_identities_are_not_counted_and_change_no_score():
+    """A coalition of 45 % whose identities are new."""
+    updates, new = honest_updates("common mean"), np.arange(USERS) < 180
+    ballots = encode(MECHANISM, updates, "directed-stealth", 0.45)
+    state = DEFENCE.start(USERS)
+    state["seen"][new] = 0
+    _, result = DEFENCE.count(MECHANISM, ballots, KEY, state)
+    assert (result.accepted == ~new).all()
+    assert result.removed_by["newcomers"] == 180
+    assert (result.state["seen"] == np.where(new, 1, ENROLMENT + 1)).all()
+    assert (DEFENCE.start(3, enrolled=False)["seen"] == 0).all()
+
+
+def test_honest_newcomers_wait_too():
+    ballots, new = encode(MECHANISM, honest_updates("common mean")), np.arange(USERS) < 300
+    state = DEFENCE.start(USERS)
+    state["seen"][new] = 0
+    _, result = DEFENCE.count(MECHANISM, ballots, KEY, state)
+    assert (result.accepted == ~new).all()
+    alone, _ = DEFENCE.count(MECHANISM, ballots[~new], KEY)
+    tally, _ = DEFENCE.count(MECHANISM, ballots, KEY, state)
+    assert (MECHANISM.estimate(tally).mean == MECHANISM.estimate(alone).mean).all()
+
+
+def test_wrong_arguments_are_refused():
+    for wrong in ({"false_positive_rate": 0.0}, {"natural_share": 0.5}, {"natural_share": "x"}):
+        with pytest.raises(InvalidInput):
+            Defence(**wrong)
+    ballots, state = encode(MECHANISM, honest_updates("equal", users=30)), DEFENCE.start(30)
+    for wrong in (
+        {},
+        DEFENCE.start(29),
+        {**state, "more": np.zeros(30)},
+        {**state, "evidence": np.full(30, np.nan)},
+        {**state, "seen": np.zeros(30, dtype=np.int64)},
+    ):
+        with pytest.raises(InvalidInput, match=r"Defence\.start"):
+            DEFENCE.count(MECHANISM, ballots, KEY, wrong)
+    for direction in (np.zeros(3), np.full(MECHANISM.dim, np.inf)):
+        with pytest.raises(InvalidInput, match="direction"):
+            DEFENCE.count(MECHANISM, ballots, KEY, state, direction)
+    with pytest.raises(RefusedBallot):
+        DEFENCE.count(MECHANISM, dataclasses.replace(ballots, round=9), KEY)
+
+
+def test_the_state_is_not_changed_in_place():
+    ballots, state = encode(MECHANISM, honest_updates("equal")), DEFENCE.start(USERS)
+    for column in state.values():
+        column.flags.writeable = False
+    direction = np.ones(MECHANISM.dim)
+    _, result = DEFENCE.count(MECHANISM, ballots, KEY, state, direction)
+    assert set(result.state) == set(COLUMNS)
+    assert not state["shared"].any()
+    assert result.state["shared"].any()
