@@ -230,6 +230,7 @@ def test_a_run_does_not_continue_with_other_data(tmp_path: Path) -> None:
         ({"engine": "rays"}, "engine must be one of local, ray"),
         ({"callbacks": [print]}, "list of objects of type hushbit.lab.Callback"),
         ({"resume": True}, "needs out"),
+        ({"mechanism": "cpa-auto", "rotate": False}, "always rotates .* leave rotate=False out"),
         ({"rate": 1e30, "rounds": 3}, "round 1: an update is too large .*: lower rate or"),
     ],
 )

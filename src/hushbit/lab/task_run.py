@@ -19,7 +19,7 @@ from hushbit.lab.sim.engines import open_engine
 from hushbit.lab.sim.rounds import BATCH_USERS
 from hushbit.lab.sim.run import RunSummary
 from hushbit.lab.sim.run import run as run_settings
-from hushbit.lab.sim.settings import FIELDS, Settings
+from hushbit.lab.sim.settings import FIELDS, Settings, check_rotation
 from hushbit.lab.sim.setup import settings_of_task
 from hushbit.lab.sim.task import Task
 
@@ -66,6 +66,7 @@ EXAMPLES = {
     "--epsilon 4 --delta 1e-5 --per run --against model": (
         'budget=Budget(4, 1e-5, per="run", against="model")'
     ),
+    "--no-rotate": "rotate=False",
     "--resume": "resume=True",
     "hushbit run --help": "hushbit run --help",
 }
@@ -97,6 +98,7 @@ def settings_of(task: Task, mechanism: str, budget: Budget | None, **options: An
             close = difflib.get_close_matches(name, FIELDS, 1)
             hint = f"; did you mean {close[0]}?" if close else "; see hushbit run --help"
             raise InvalidInput(f"unknown option {name}{hint}")
+    check_rotation(mechanism, options.get("rotate"))
     spent = {}
     if budget is not None:
         check_budget(budget)

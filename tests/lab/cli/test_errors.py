@@ -33,6 +33,7 @@ WRONG = [
     ((*CPA, "--radius", 0), "radius"),
     (("--mechanism", "fedavg", "--rate", "1e38", "--steps", 3), "rate"),
     (("--mechanism", "fedavg", "--rate", "1e30"), "clip or rescale"),
+    (("--mechanism", "cpa-auto", "--epsilon-per-bit", 1, "--no-rotate"), "always rotates"),
     ((*CPA, "--config", "absent.toml"), "absent.toml"),
     ((*CPA, "--unknown", 3), "--unknown"),
     ((*CPA, "--seed", "x"), "--seed"),

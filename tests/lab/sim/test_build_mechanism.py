@@ -301,9 +301,3 @@ def test_names_that_settings_know_are_those_of_the_simulator():
 def test_options_are_settings():
     assert set(OPTIONS) <= set(FIELDS)
     assert set(OPTIONS) == set(VALUES)
-
-
-def test_auto_cpa_cannot_be_built_without_its_rotation():
-    with pytest.raises(InvalidInput, match="always rotates updates: leave --no-rotate out"):
-        budgeted("cpa-auto", PER_RUN, rotate=False)
-    assert Settings(mechanism="cpa-auto").resolved().rotate is None

@@ -113,7 +113,7 @@ def test_figures_are_shown_at_the_delta_that_is_given():
 def test_cpa_is_rotated_under_a_budget():
     assert Settings(**BUDGET).resolved().rotate
     assert Settings(**BUDGET, rotate=False).resolved().rotate is False
-    assert Settings(mechanism="cpa-auto", **BUDGET).resolved().rotate is None  # it always rotates
+    assert Settings(mechanism="cpa-auto", **BUDGET).resolved().rotate is False
     assert not Settings(epsilon_per_bit=1.0).resolved().rotate
 
 

@@ -34,7 +34,7 @@ from hushbit.lab.cli.output import (
     show_json,
     without_history,
 )
-from hushbit.lab.sim.settings import Settings
+from hushbit.lab.sim.settings import Settings, check_rotation
 from hushbit.wire.files import write_text
 
 Engine = Annotated[
@@ -110,6 +110,7 @@ def run(
         settings = dataclasses.replace(RunRecord(out).settings(), **named)
     else:
         settings = Settings(**options_from(named, config))
+        check_rotation(settings.mechanism, named.get("rotate"))
     # torch and Numba take seconds to load, so wrong options are refused before.
     from hushbit.lab.sim.defences import filter_warnings
     from hushbit.lab.sim.engines import open_engine

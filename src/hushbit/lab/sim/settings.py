@@ -314,10 +314,8 @@ class Settings:
         return "filter" if self.mechanism == "cpa-auto" else "plain"
 
     @property
-    def rotates_by_default(self) -> bool | None:
-        """Whether updates are rotated if the option is not given; None if they always are."""
-        if self.mechanism == "cpa-auto":
-            return None
+    def rotates_by_default(self) -> bool:
+        """Whether updates are rotated if the option is not given."""
         return self.epsilon is not None and self.mechanism == "cpa"
 
     def resolved(self) -> "Settings":
@@ -352,6 +350,12 @@ class Settings:
                 text = repr(value)
             lines.append(f"{name} = {text}")
         return "\n".join(lines) + "\n"
+
+
+def check_rotation(mechanism: str, rotate: bool | None) -> None:
+    """Refuse a wish that has no effect; stored settings of cpa-auto have `rotate` false, too."""
+    if mechanism == "cpa-auto" and rotate is False:
+        raise InvalidInput("mechanism cpa-auto always rotates updates: leave --no-rotate out")
 
 
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}

@@ -119,8 +119,6 @@ def build_mechanism(settings: Settings, task: LearningTask, local: LocalSettings
         listed = ", ".join("--" + key.replace("_", "-") for key in wrong)
         under = f" under a budget per {settings.per}" if budget else ""
         raise InvalidInput(f"mechanism {name} does not take {listed}{under}; leave it out")
-    if name == "cpa-auto" and settings.rotate is False:
-        raise InvalidInput("mechanism cpa-auto always rotates updates: leave --no-rotate out")
     if budget is not None:
         check_model_budget(settings)
         made = _within(budget, name, settings, task, local)
@@ -279,7 +277,6 @@ def run_identifier(settings: Settings) -> bytes:
     defaults.
     """
     chosen = dataclasses.asdict(settings.resolved())
-    chosen["rotate"] = bool(chosen["rotate"])
     defaults = {name: option.default for name, option in FIELDS.items()}
     defaults |= PAPER_TRAINING | {"server_rate": 1.0, "rotate": False}
     named = {name: value for name, value in chosen.items() if value != defaults[name]}
