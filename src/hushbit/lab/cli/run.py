@@ -114,11 +114,11 @@ def run(
     # torch and Numba take seconds to load, so wrong options are refused before.
     from hushbit.lab.sim.defences import filter_warnings
     from hushbit.lab.sim.engines import open_engine
-    from hushbit.lab.sim.learning_task import load_task
     from hushbit.lab.sim.rounds import BATCH_USERS
     from hushbit.lab.sim.run import metric_text
     from hushbit.lab.sim.run import run as run_settings
     from hushbit.lab.sim.setup import settings_of_task
+    from hushbit.lab.sim.task import load_task
 
     if settings.task is not None:
         settings = settings_of_task(settings, load_task(settings.task))

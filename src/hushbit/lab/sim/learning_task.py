@@ -1,27 +1,18 @@
-"""`LearningTask`, the base class of tasks, and `load_task` for the command line.
+"""`LearningTask`, the base class of tasks.
 
 `ImageTask` implements it for the built-in models and data sets, `Task` for any torch module.
 """
 
-import importlib
-import inspect
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from hushbit.defence.modality import Flags
-from hushbit.errors import InvalidInput
 from hushbit.lab.sim.models import TensorSlot
 from hushbit.lab.sim.partition import Indices, UserRows
 from hushbit.lab.sim.training import Floats, LocalChunk, LocalSettings
-
-if TYPE_CHECKING:
-    from hushbit.lab.sim.task import Task
 
 
 class LearningTask(ABC):
@@ -132,46 +123,3 @@ class LearningTask(ABC):
 def layer_slices(task: LearningTask) -> tuple[slice, ...]:
     """The slice of each tensor in the flat vector."""
     return tuple(slice(slot.start, slot.stop) for slot in task.slots)
-
-
-@cache
-def load_task(place: str) -> "Task":
-    """Load the task from a place such as my_task.py:task, the name of a Task or of a function.
-
-    The file is imported under its own name, so that worker processes can import it.
-    """
-    path_text, colon, name = place.rpartition(":")
-    path = Path(path_text).resolve()
-    if not colon or not name or path.suffix != ".py":
-        raise InvalidInput(
-            f"a task is a Python file and a name in it, as in my_task.py:task; got {place!r}. A "
-            "run that was started from Python can only be resumed from Python"
-        )
-    if not path.is_file():
-        raise InvalidInput(f"{path_text} is not a file: give the Python file that defines the task")
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # last, so that no file in it hides a standard module
-    module = importlib.import_module(path.stem)
-    if Path(getattr(module, "__file__", None) or "").resolve() != path:
-        raise InvalidInput(
-            f"{path.name} has the name of another module, {path.stem}: rename the file"
-        )
-    from hushbit.lab.sim.task import Task
-
-    if not hasattr(module, name):
-        raise InvalidInput(f"{path.name} has no name {name}")
-    found = getattr(module, name)
-    if callable(found) and not isinstance(found, Task):
-        try:
-            inspect.signature(found).bind()
-        except TypeError as error:
-            raise InvalidInput(
-                f"{name} in {path.name} must return a task without arguments: {error}"
-            ) from None
-        found = found()
-    if not isinstance(found, Task):
-        raise InvalidInput(
-            f"{name} in {path.name} must be a hushbit.lab.Task, or a function that returns one; "
-            f"got {type(found).__name__}"
-        )
-    return found

@@ -23,13 +23,14 @@ from hushbit.lab.sim.clip_and_rate import noise_norm, private_clip, private_serv
 from hushbit.lab.sim.datasets import Dataset, load_dataset
 from hushbit.lab.sim.defences import check_defence
 from hushbit.lab.sim.image_task import ImageTask
-from hushbit.lab.sim.learning_task import LearningTask, load_task
+from hushbit.lab.sim.learning_task import LearningTask
 from hushbit.lab.sim.models import build_model
 from hushbit.lab.sim.optimizers import ConstantRate, DecayingRate, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Parts
 from hushbit.lab.sim.privacy import check_model_budget, honest_in_round, users_in_round
 from hushbit.lab.sim.server_steps import ServerStep, server_step
 from hushbit.lab.sim.settings import FIELDS, PAPER_TRAINING, Settings, mechanism_name
+from hushbit.lab.sim.task import load_task
 from hushbit.lab.sim.training import LocalSettings
 from hushbit.mechanism import Mechanism
 from hushbit.registry import BY_NAME

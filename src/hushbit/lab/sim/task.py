@@ -1,13 +1,19 @@
 """`Task`: any `torch.nn.Module` with its loss, the data of clients, a test set and metrics.
 
 task = Task(model=MyLSTM(), loss=F.cross_entropy, clients=[(x0, y0), (x1, y1)], test=(tx, ty))
+
+`load_task` reads a task from a Python file, for the command line.
 """
 
 import copy
 import dataclasses
 import hashlib
+import importlib
+import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -359,3 +365,44 @@ def _checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
     if "loss" in (metrics or {}):
         raise InvalidInput("a metric needs another name than loss, which is the loss of the task")
     return dict(metrics or {})
+
+
+@cache
+def load_task(place: str) -> Task:
+    """Load the task from a place such as my_task.py:task, the name of a Task or of a function.
+
+    The file is imported under its own name, so that worker processes can import it.
+    """
+    path_text, colon, name = place.rpartition(":")
+    path = Path(path_text).resolve()
+    if not colon or not name or path.suffix != ".py":
+        raise InvalidInput(
+            f"a task is a Python file and a name in it, as in my_task.py:task; got {place!r}. A "
+            "run that was started from Python can only be resumed from Python"
+        )
+    if not path.is_file():
+        raise InvalidInput(f"{path_text} is not a file: give the Python file that defines the task")
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # last, so that no file in it hides a standard module
+    module = importlib.import_module(path.stem)
+    if Path(getattr(module, "__file__", None) or "").resolve() != path:
+        raise InvalidInput(
+            f"{path.name} has the name of another module, {path.stem}: rename the file"
+        )
+    if not hasattr(module, name):
+        raise InvalidInput(f"{path.name} has no name {name}")
+    found = getattr(module, name)
+    if callable(found) and not isinstance(found, Task):
+        try:
+            inspect.signature(found).bind()
+        except TypeError as error:
+            raise InvalidInput(
+                f"{name} in {path.name} must return a task without arguments: {error}"
+            ) from None
+        found = found()
+    if not isinstance(found, Task):
+        raise InvalidInput(
+            f"{name} in {path.name} must be a hushbit.lab.Task, or a function that returns one; "
+            f"got {type(found).__name__}"
+        )
+    return found
