@@ -28,7 +28,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hushbit:
     stored = load_file("model.safetensors")
     for name, value in names["model"].state_dict().items():
         assert torch.equal(stored[name], value)
-    assert len(set(names["skewed"].counts)) > 3
+    assert len(set(names["skewed"].user_rows.counts)) > 3
 
     Path("my_task.py").write_text(blocks[0])
     commands = re.findall(r"^    (hushbit .*)$", text, re.M)
