@@ -19,6 +19,9 @@ import platform
 import time
 from typing import Any
 
+import hushbit.lab  # noqa: F401 - before torch: sets how idle OpenMP threads wait, as the command does
+
+# isort: split
 import numpy as np
 import published_round
 import torch
