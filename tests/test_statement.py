@@ -133,7 +133,7 @@ def test_every_row_states_unit_observer_and_assumptions() -> None:
     server, model = printed.split("Against those who see only the model")
     assert "Against the server, which sees ballots" in server
     assert re.search(r"epsilon \S+ per bit, \S+ per message and \S+ per run of 6 rounds", server)
-    assert re.search(r"epsilon \S+ per run of 6 rounds at delta 1e-05", model)
+    assert re.search(r"epsilon \S+ per run of 6 rounds at delta 1e-5", model)
     for assumption in (
         "releases nothing but tallies (sums of all users' votes)",
         "secure aggregation",
@@ -219,7 +219,7 @@ def test_the_note_has_every_section() -> None:
     note = found.note("Note on a run", evidence=evidence, details=["30 users, 40 weights."])
     assert note.startswith("# Note on a run\n")
     flat = " ".join(note.split())
-    twice = f"epsilon {2 * found.epsilon_run_model:.4g} for both runs at delta 2e-05, against the "
+    twice = f"epsilon {2 * found.epsilon_run_model:.4g} for both runs at delta 2e-5, against the "
     for part in (
         "30 users, 40 weights.",
         "Within the budget: epsilon",

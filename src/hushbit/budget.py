@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hushbit.checks import check_choice, check_delta, check_int, check_positive
 from hushbit.errors import InvalidInput
-from hushbit.privacy.accountant import Bound
+from hushbit.privacy.accountant import ACCOUNTANTS, Bound, delta_text
 
 if TYPE_CHECKING:  # a budget can be checked without loading Numba
     from hushbit.privacy.guarantee import Guarantee
@@ -31,9 +31,11 @@ class Budget:
     epsilon, delta  delta is 0 for pure epsilon; a budget per bit is pure
     per             "bit", "message" (one round) or "run"
     against         "server" (sees ballots), or "model" (sees only tallies, estimates or models)
+    accountant      how epsilon against the model is computed, see `Guarantee.of_tally`: "renyi", or
+                    "tightest", which allows less noise
 
     >>> print(Budget(4, 1e-5, per="run", against="model"))
-    epsilon 4 at delta 1e-05 per run, against those who see only models
+    epsilon 4 at delta 1e-5 per run, against those who see only models
     """
 
     epsilon: float
@@ -41,6 +43,7 @@ class Budget:
     _: KW_ONLY
     per: str
     against: str
+    accountant: str = "renyi"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_positive("epsilon", self.epsilon))
@@ -51,11 +54,17 @@ class Budget:
             raise InvalidInput("a budget per bit is pure and against the server: set delta = 0")
         if self.against == "model" and self.delta == 0:
             raise InvalidInput("a budget against the model needs a delta above 0, such as 1e-5")
+        check_choice("accountant", self.accountant, ACCOUNTANTS)
+        if self.against == "server" and self.accountant != "renyi":
+            raise InvalidInput(
+                "an accountant is chosen for budgets against the model only: leave out accountant"
+            )
 
     def __str__(self) -> str:
-        delta = f" at delta {self.delta:g}" if self.delta else ""
+        delta = f" at delta {delta_text(self.delta)}" if self.delta else ""
         observer = {"server": "the server", "model": "those who see only models"}[self.against]
-        return f"epsilon {self.epsilon:g}{delta} per {self.per}, against {observer}"
+        how = " (tightest accountant)" if self.accountant == "tightest" else ""
+        return f"epsilon {self.epsilon:g}{delta} per {self.per}, against {observer}{how}"
 
     def spent(
         self, guarantee: "Guarantee", *, rounds: int | None = None, honest: int | None = None
@@ -70,7 +79,8 @@ class Budget:
             return Bound(guarantee.epsilon_per_bit, 0.0, "randomized response")
         if self.against == "server":
             return guarantee.bound(times, self.delta)
-        return guarantee.of_tally(check_int("honest", honest, 1), times, delta=self.delta)
+        voters = check_int("honest", honest, 1)
+        return guarantee.of_tally(voters, times, delta=self.delta, accountant=self.accountant)
 
     def counted_rounds(self, rounds: int | None, honest: int | None) -> int:
         """The rounds that the budget counts: `rounds` for a run, else 1.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hushbit.budget import Budget, honest_voters
 from hushbit.checks import check_choice, check_delta, check_int
 from hushbit.errors import InvalidInput
-from hushbit.privacy.accountant import composed_bound
+from hushbit.privacy.accountant import composed_bound, delta_text
 from hushbit.privacy.central import RELATIONS, TallyRelease, VoteSums, bound_of_tallies
 from hushbit.privacy.guarantee import Guarantee, participation_bound
 
@@ -149,7 +149,7 @@ class PrivacyStatement:
         message, run = _number(self.epsilon_message_server), _number(self.epsilon_run_server)
         return [
             f"epsilon {_number(self.epsilon_bit)} per {self.unit}, {message} per message and {run} "
-            f"per {self._run_text()}, the last two at delta {self.delta:g}.",
+            f"per {self._run_text()}, the last two at delta {delta_text(self.delta)}.",
             SERVER_ASSUMES,
         ]
 
@@ -160,7 +160,7 @@ class PrivacyStatement:
         voters = f"at least {self.honest} voters" if self.honest != 1 else "1 voter"
         return [
             f"epsilon {_number(self.epsilon_run_model)} per {self._run_text()} at delta "
-            f"{self.delta:g}; {RELATION_TEXTS[self.relation]}.",
+            f"{delta_text(self.delta)}; {RELATION_TEXTS[self.relation]}.",
             TRUSTED_SERVER if self.server_noise else MODEL_ASSUMES.format(voters=voters),
         ]
 
@@ -174,8 +174,8 @@ class PrivacyStatement:
         users = self.users or self.honest
         if users is not None and self.delta * users >= 1:
             found.append(
-                f"Warning: delta {self.delta:g} is not below 1/users = {1 / users:.2g}; a smaller "
-                "delta is needed for a meaningful guarantee."
+                f"Warning: delta {delta_text(self.delta)} is not below 1/users = {1 / users:.2g}; "
+                "a smaller delta is needed for a meaningful guarantee."
             )
         return [*found, SIMULATED] if self.simulated else found
 
@@ -262,7 +262,7 @@ class PrivacyStatement:
             if math.isfinite(epsilon):
                 found.append(
                     f"A second run like this one: epsilon {_number(2 * epsilon)} for both runs at "
-                    f"delta {2 * self.delta:g}, {name}."
+                    f"delta {delta_text(2 * self.delta)}, {name}."
                 )
         return [*found, "For a user who takes part for the first time, no earlier runs are added."]
 
@@ -313,6 +313,7 @@ def privacy_statement(
         honest_voters(honest, users),
         check_choice("relation", relation, RELATIONS),
         participation,
+        "renyi" if budget is None else budget.accountant,
     )
     reason = not_a_sum or run.missing_proof()
     if budget is not None and budget.against == "model" and reason:
@@ -345,6 +346,7 @@ class _Run:
     honest: int | None
     relation: str
     participation: float | None
+    accountant: str
 
     def __post_init__(self) -> None:
         if len(self.kinds) > 1 and self.participation is not None:
@@ -385,8 +387,13 @@ class _Run:
         if against == "server":
             return guarantee.bound(times, delta).epsilon
         assert self.honest is not None
-        bound = guarantee.of_tally(self.honest, times, delta=delta, relation=self.relation)
-        return bound.epsilon
+        return guarantee.of_tally(
+            self.honest,
+            times,
+            delta=delta,
+            relation=self.relation,
+            accountant=self.accountant,
+        ).epsilon
 
     def _different_rounds(self, against: str, delta: float) -> float:
         costs = [guarantee.cost.times(times) for guarantee, times in self.kinds.items()]
@@ -399,7 +406,7 @@ class _Run:
             for guarantee, times in self.kinds.items()
             if not isinstance(guarantee.sums, str)
         ]
-        return min(found, bound_of_tallies(releases, delta).epsilon)
+        return min(found, bound_of_tallies(releases, delta, self.accountant).epsilon)
 
 
 def _kinds(guarantees: Guarantee | Iterable[Guarantee], rounds: int) -> dict[Guarantee, int]:

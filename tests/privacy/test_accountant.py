@@ -97,7 +97,7 @@ def test_nothing_is_spent_by_no_ballot() -> None:
 
 def test_units_of_limits_and_bits_of_costs() -> None:
     assert Limit(1.0, 0.0).unit == "pure epsilon"
-    assert Limit(1.0, 1e-6).unit == "epsilon at delta 1e-06"
+    assert Limit(1.0, 1e-6).unit == "epsilon at delta 1e-6"
     cost = Cost(((0.5, 10), (1.0, 5)), ballots=4)
     assert cost.bits == 60
     assert cost.times(3).ballots == 12

@@ -86,18 +86,21 @@ def test_runs_lie_between_the_lower_check_and_the_published_table(honest, epsilo
         assert least * (1 - 1e-5) <= found <= published * 1.0005
 
 
-@pytest.mark.parametrize(("honest", "epsilon"), [(1000, 0.1), (1000, 0.5), (10_000, 0.5)])
-def test_a_reader_can_ask_for_the_bound_by_renyi_orders_alone(honest, epsilon) -> None:
+@pytest.mark.parametrize(("honest", "epsilon"), [(1000, 0.1), (1000, 0.2), (10_000, 0.5)])
+def test_the_tightest_accountant_lies_between_gaussian_noise_and_renyi_orders(
+    honest, epsilon
+) -> None:
     guarantee = hb.CPA(7850, epsilon, 1.0, clip=3.0).guarantee
-    best = guarantee.of_tally(honest, 60, delta=1e-5)
-    orders = guarantee.of_tally(honest, 60, delta=1e-5, method="renyi")
+    orders = guarantee.of_tally(honest, 60, delta=1e-5)
+    tightest = guarantee.of_tally(honest, 60, delta=1e-5, accountant="tightest")
     assert orders.method == "sums of votes, Renyi orders"
+    assert tightest.method == "sums of votes, Gaussian DP"
     expected = run_epsilon(tally_curve(honest, epsilon), epsilon, 3.0)
     assert orders.epsilon == pytest.approx(expected, rel=1e-5)
     deviations = math.sqrt(60 * 4 / honest) * 3.0 * math.sinh(epsilon / 2)  # of the worst variance
-    assert epsilon_of_gaussian(deviations, 1e-5) <= best.epsilon <= orders.epsilon
-    with pytest.raises(InvalidInput, match="method must be one of best, renyi; got 'pld'"):
-        guarantee.of_tally(honest, 60, delta=1e-5, method="pld")
+    assert epsilon_of_gaussian(deviations, 1e-5) <= tightest.epsilon < orders.epsilon
+    with pytest.raises(InvalidInput, match="accountant must be one of renyi, tightest; got 'pld'"):
+        guarantee.of_tally(honest, 60, delta=1e-5, accountant="pld")
 
 
 def test_the_published_grid_gives_the_published_figures() -> None:

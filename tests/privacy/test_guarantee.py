@@ -53,7 +53,7 @@ def test_repr_names_every_unit(mechanism: hb.Mechanism) -> None:
         unit = mechanism.guarantee.unit
         for words in (f"per {unit}", "per message", "per run of 100 rounds"):
             assert words in text
-        assert text.count("at delta 1e-05") == 2
+        assert text.count("at delta 1e-5") == 2
         assert not re.search(r"epsilon [^,]*per round", text)
 
 

@@ -37,7 +37,7 @@ def test_ten_tenths_are_one_and_the_eleventh_is_refused(ledger: Ledger) -> None:
 
 
 def test_refusals_state_unit_and_observer(ledger: Ledger) -> None:
-    words = "epsilon at delta 1e-05 per user over all ballots, against the server, which sees"
+    words = "epsilon at delta 1e-5 per user over all ballots, against the server, which sees"
     ledger.set_limit("ann", epsilon=1.0, delta=1e-5)
     charge(ledger, "ann", TENTH, 9)
     with pytest.raises(BudgetSpent, match=words):

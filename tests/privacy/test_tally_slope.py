@@ -92,12 +92,12 @@ def renyi(release: TallyRelease) -> float:
 @pytest.mark.parametrize(("honest", "epsilon"), [(1000, 0.1), (1000, 0.2), (10_000, 0.5)])
 def test_the_smaller_bound_counts(honest: int, epsilon: float) -> None:
     release = run_of(honest, epsilon)
-    found = bound_of_tallies([release], 1e-5)
+    found = bound_of_tallies([release], 1e-5, "tightest")
     assert found.method == "sums of votes, Gaussian DP"
     beta = math.tanh(epsilon / 2)
     least = beta * 9.34 * math.sqrt(60 * 4 / (honest * (1 - beta**2)))
     assert epsilon_of_gaussian(least, 1e-5) < found.epsilon < 0.98 * renyi(release)
-    few = bound_of_tallies([run_of(10, 0.5)], 1e-5)
+    few = bound_of_tallies([run_of(10, 0.5)], 1e-5, "tightest")
     assert few.method == "sums of votes, Renyi orders"
     assert few.epsilon == renyi(run_of(10, 0.5))
 

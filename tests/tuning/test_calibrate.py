@@ -237,3 +237,18 @@ def test_a_budget_says_what_it_needs() -> None:
     for options, needed in (({"honest": 10}, "rounds="), ({"rounds": 3}, "honest=")):
         with pytest.raises(InvalidInput, match=needed):
             budget.spent(guarantee, **options)
+
+
+def test_the_tightest_accountant_allows_less_noise_within_the_same_budget():
+    budgets = [
+        hb.Budget(0.5, 1e-5, per="run", against="model", accountant=accountant)
+        for accountant in ("renyi", "tightest")
+    ]
+    made = [hb.calibrate(100, one, clip=1.0, rounds=60, honest=1000) for one in budgets]
+    per_bit = [one.guarantee.epsilon_per_bit for one in made]
+    assert 1.02 * per_bit[0] < per_bit[1] < 1.15 * per_bit[0]
+    for budget, mechanism in zip(budgets, made, strict=True):
+        assert budget.spent(mechanism.guarantee, rounds=60, honest=1000).epsilon <= 0.5
+    assert budgets[0].spent(made[1].guarantee, rounds=60, honest=1000).epsilon > 0.5
+    with pytest.raises(InvalidInput, match="budgets against the model only"):
+        hb.Budget(1, 1e-5, per="run", against="server", accountant="tightest")

@@ -16,6 +16,7 @@ from hushbit.flower.description_limits import (
 from hushbit.flower.refusals import RequestRefused
 from hushbit.lattice.quantizer import ROUNDINGS
 from hushbit.mechanism import Mechanism
+from hushbit.privacy.accountant import delta_text
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.privacy.ledger import Ledger
 from hushbit.registry import MECHANISMS, WRAPPERS
@@ -185,8 +186,8 @@ class Policy:
         message = guarantee.epsilon_per_message(self.delta)
         if not message <= self.epsilon_per_message:
             raise RequestRefused(
-                f"the server requested a ballot of epsilon {message:g} at delta {self.delta:g}; "
-                f"the policy allows {self.epsilon_per_message:g}"
+                f"the server requested a ballot of epsilon {message:g} at delta "
+                f"{delta_text(self.delta)}; the policy allows {self.epsilon_per_message:g}"
             )
 
     def charge(self, mechanism: Mechanism, key: UserKey) -> None:

@@ -8,6 +8,7 @@ from hushbit.budget import Budget, check_budget
 from hushbit.checks import check_scale
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
+from hushbit.privacy.accountant import delta_text
 from hushbit.registry import mechanism_by_name
 from hushbit.tuning.auto import AutoCPA
 from hushbit.tuning.calibrate import calibrate
@@ -88,6 +89,7 @@ class PrivacyChoice:
             f"{guarantee.epsilon_per_run(rounds, delta):.3g} in {rounds} rounds against the server"
         )
         if self.honest is not None:
-            bound = guarantee.of_tally(self.honest, rounds, delta=delta)
+            accountant = "renyi" if self.budget is None else self.budget.accountant
+            bound = guarantee.of_tally(self.honest, rounds, delta=delta, accountant=accountant)
             text += f", {bound.epsilon:.3g} in {rounds} rounds against those who see only models"
-        return f"{text} (delta {delta:g})"
+        return f"{text} (delta {delta_text(delta)})"

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from hushbit.errors import InvalidInput
 from hushbit.lab.intervals import interval
+from hushbit.privacy.accountant import delta_text
 
 STRONG, REASONABLE = 1.0, 10.0
 """Largest epsilon of a strong and of a reasonable guarantee; a larger one is weak.
@@ -435,15 +436,6 @@ def epsilon_text(epsilon: float) -> str:
     if math.isinf(epsilon):
         return "∞"
     return f"{epsilon:,.0f}" if epsilon >= 1000 else f"{epsilon:.3g}"
-
-
-def delta_text(delta: float) -> str:
-    """A delta as it is written by hand.
-
-    >>> delta_text(1e-5), delta_text(2.5e-10), delta_text(0.001)
-    ('1e-5', '2.5e-10', '0.001')
-    """
-    return f"{delta:g}".replace("e-0", "e-")
 
 
 def size_text(count: float) -> str:

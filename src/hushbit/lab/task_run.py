@@ -19,7 +19,7 @@ from hushbit.lab.sim.engines import open_engine
 from hushbit.lab.sim.rounds import BATCH_USERS
 from hushbit.lab.sim.run import RunSummary
 from hushbit.lab.sim.run import run as run_settings
-from hushbit.lab.sim.settings import FIELDS, Settings, check_rotation
+from hushbit.lab.sim.settings import BUDGET_OPTIONS, FIELDS, Settings, check_rotation
 from hushbit.lab.sim.setup import settings_of_task
 from hushbit.lab.sim.task import Task
 
@@ -102,5 +102,7 @@ def settings_of(task: Task, mechanism: str, budget: Budget | None, **options: An
     spent = {}
     if budget is not None:
         check_budget(budget)
-        spent = {name: getattr(budget, name) for name in ("epsilon", "delta", "per", "against")}
+        spent = {name: getattr(budget, name) for name in BUDGET_OPTIONS}
+        if budget.accountant != "renyi":
+            spent["accountant"] = budget.accountant
     return settings_of_task(Settings(task=task.name, mechanism=mechanism, **spent, **options), task)

@@ -22,8 +22,20 @@ from hushbit.privacy.composition import (
 )
 from hushbit.privacy.renyi import epsilon_of_renyi, epsilon_of_zcdp
 
+ACCOUNTANTS = ("renyi", "tightest")
+"""How the cost of tallies is computed, see `hushbit.privacy.central.bound_of_tallies`."""
+
 Exact = Fraction | float
 """A rational number, or math.inf."""
+
+
+def delta_text(delta: float) -> str:
+    """A delta as it is written by hand.
+
+    >>> delta_text(1e-5), delta_text(2.5e-10), delta_text(0.001)
+    ('1e-5', '2.5e-10', '0.001')
+    """
+    return f"{delta:g}".replace("e-0", "e-")
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,7 @@ class Limit:
     @property
     def unit(self) -> str:
         """The unit in which the limit counts, in words."""
-        return "pure epsilon" if self.delta == 0 else f"epsilon at delta {self.delta:g}"
+        return "pure epsilon" if self.delta == 0 else f"epsilon at delta {delta_text(self.delta)}"
 
 
 def composed_bound(

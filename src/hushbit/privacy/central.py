@@ -23,7 +23,7 @@ The conversion of Rényi orders to (epsilon, delta) loses 6 to 10 % of epsilon. 
 Gaussian differential privacy, has no such loss: no test on a coordinate gains power faster than a
 test on a Gaussian that moves by kappa standard deviations per unit of p (`tally_slope`), and
 Gaussians compose exactly. It is smaller for many voters and a small epsilon per bit. The smaller of
-both bounds counts.
+both bounds is used with accountant="tightest".
 
 Where a trusted server adds Gaussian noise to the sum instead (`GaussianSum`), the conversion is
 exact (`hushbit.privacy.gaussian`).
@@ -42,7 +42,7 @@ from hushbit.errors import InvalidInput
 from hushbit.kernels.threads import parallel_for
 from hushbit.kernels.vote_sum_slopes import vote_sum_slope
 from hushbit.kernels.vote_sums import vote_sum_excess, vote_sum_law
-from hushbit.privacy.accountant import Bound
+from hushbit.privacy.accountant import ACCOUNTANTS, Bound
 from hushbit.privacy.gaussian import epsilon_of_gaussian
 
 ORDERS: tuple[float, ...] = (
@@ -374,18 +374,18 @@ def _log_choose(total: float, part: float) -> float:
     return -math.inf if part > total else math.log(math.comb(int(total), int(part)))
 
 
-METHODS = ("best", "renyi")
-
-
-def bound_of_tallies(releases: Iterable[TallyRelease], delta: float, method: str = "best") -> Bound:
+def bound_of_tallies(
+    releases: Iterable[TallyRelease], delta: float, accountant: str = "renyi"
+) -> Bound:
     """(epsilon, delta) of one user against somebody who sees these tallies and nothing else.
 
     Rounds may be chosen with knowledge of earlier tallies. Inputs of users may depend on the past
     only through tallies: error feedback and other state from a user's own ballots void the bound.
-    `method` is "best", the smaller of both bounds for votes, or "renyi", the one by Rényi orders.
+    `accountant` is "renyi", the bound by Rényi orders, or "tightest", the smaller one of that bound
+    and of the bound by Gaussian differential privacy.
     """
     delta = check_delta(delta, zero=False)
-    check_choice("method", method, METHODS)
+    check_choice("accountant", accountant, ACCOUNTANTS)
     listed = [release for release in releases if release.rounds]
     if not listed:
         return Bound(0.0, delta, "nothing was released")
@@ -398,7 +398,7 @@ def bound_of_tallies(releases: Iterable[TallyRelease], delta: float, method: str
     for orders in grids:
         total = sum((one.divergences(orders) for one in listed), np.zeros(len(orders)))
         found = min(found, epsilon_of_orders(np.array(orders), total, delta))
-    gaussian = _epsilon_by_slopes(listed, delta) if method == "best" else math.inf
+    gaussian = _epsilon_by_slopes(listed, delta) if accountant == "tightest" else math.inf
     if gaussian < found:
         return Bound(gaussian, delta, "sums of votes, Gaussian DP")
     return Bound(found, delta, "sums of votes, Renyi orders")

@@ -39,7 +39,7 @@ def test_demo_compares_three_mechanisms_and_writes_into_a_new_folder(hushbit):
 def test_the_budget_of_the_demo_is_4_per_run_against_the_model(hushbit):
     answer = hushbit("demo", "--out", "elsewhere")
     assert answer.code == 0
-    assert "of 4 at delta 1e-05 per run, against those who" in answer.out
+    assert "of 4 at delta 1e-5 per run, against those who" in answer.out
     assert answer.out.splitlines()[-1] == f"report: {Path('elsewhere', 'report.html')}"
 
 

@@ -58,7 +58,7 @@ def test_the_budget_comes_first_then_a_row_for_each_observer(
     assert run([*SIZE, *MODEL_RUN, "--honest", "0.2", "--rounds", "5"]) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    assert re.fullmatch(r"within the budget: epsilon \S+ of 4 at delta 1e-05 per run, .*", lines[0])
+    assert re.fullmatch(r"within the budget: epsilon \S+ of 4 at delta 1e-5 per run, .*", lines[0])
     places = [printed.out.index(words) for words in ("Against the server", "Against those", "SNR")]
     assert places == sorted(places)
     assert "at least 20 voters" in " ".join(printed.out.split())

@@ -70,12 +70,29 @@ def test_the_output_fits_eighty_columns(hushbit, details):
     assert max(len(line) for line in answer.out.splitlines()) <= 80
 
 
+def test_the_accountant_belongs_to_a_budget_against_the_model(hushbit):
+    tightest = json.loads(hushbit("run", *IN_BUDGET, "--accountant", "tightest", "--json").out)
+    assert tightest["budget"]["accountant"] == "tightest"
+    assert 3.9 < tightest["epsilon_run_model"] == tightest["epsilon_spent"] <= 4
+    wrong = hushbit("run", "--epsilon-per-bit", "1", "--accountant", "renyi")
+    assert wrong.code == 2
+    assert "--accountant applies to a budget only" in " ".join(wrong.err.split())
+    wrong = hushbit("run", *IN_BUDGET, "--accountant", "pld")
+    assert "accountant must be one of renyi, tightest; got 'pld'" in " ".join(wrong.err.split())
+
+
 def test_a_run_spends_at_most_its_budget_and_says_so(hushbit, tmp_path):
     note = tmp_path / "note.md"
     figures = json.loads(hushbit("run", *IN_BUDGET, "--json", "--note", note).out)
     assert 3.9 < figures["epsilon_run_model"] == figures["epsilon_spent"] <= 4
     assert (figures["honest"], figures["relation"], figures["delta"]) == (40, "replace", 1e-5)
-    assert figures["budget"] == {"epsilon": 4.0, "delta": 1e-5, "per": "run", "against": "model"}
+    assert figures["budget"] == {
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "per": "run",
+        "against": "model",
+        "accountant": "renyi",
+    }
     assert figures["epsilon_run_server"] > figures["epsilon_message_server"] > 4
     assert "snr_db" in figures["simulation_only"]
     assert "at least 40 voters" in " ".join(note.read_text().split())

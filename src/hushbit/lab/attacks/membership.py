@@ -31,7 +31,7 @@ from hushbit.lab.sim.rounds import ballots, initial_state, one_round, train_user
 from hushbit.lab.sim.settings import Settings
 from hushbit.lab.sim.setup import Setup, build_setup, simulation_secret
 from hushbit.lab.sim.training import LocalChunk
-from hushbit.privacy.accountant import Bound
+from hushbit.privacy.accountant import Bound, delta_text
 from hushbit.privacy.binomial import lower_rate, upper_rate
 from hushbit.privacy.guarantee import Guarantee
 
@@ -103,8 +103,8 @@ class MembershipResult:
         return (
             f"AUC {self.auc:.3f} ({low:.3f} to {high:.3f} at {100 * self.confidence:g} % "
             f"confidence; 0.5 is guessing), at most {self.limit_auc:.3f} under the claimed epsilon "
-            f"{self.claim:.3g} at delta {self.delta:g}: {verdict}; {self.hit_rate:.0%} of the runs "
-            f"recognized at {LOW_RATE:.0%} false alarms"
+            f"{self.claim:.3g} at delta {delta_text(self.delta)}: {verdict}; "
+            f"{self.hit_rate:.0%} of the runs recognized at {LOW_RATE:.0%} false alarms"
         )
 
 

@@ -33,7 +33,7 @@ from hushbit.lab.attacks.audit import (
     audit_finding,
 )
 from hushbit.mechanism import Mechanism
-from hushbit.privacy.accountant import Bound
+from hushbit.privacy.accountant import Bound, delta_text
 from hushbit.privacy.central import VoteSums
 from hushbit.wire.keys import RoundKey
 from hushbit.wrappers import Rotated
@@ -180,12 +180,12 @@ def tally_sentence(finding: AuditFinding) -> str:
     """The result of an audit of tallies in one sentence, also for a privacy note.
 
     >>> tally_sentence(AuditFinding("one tally", 1.9, 1e-5, 1.21, 4000, 0.99))
-    'lower bound 1.21 (99 % confidence) of the claimed 1.9 at delta 1e-05: the claim was not broken'
+    'lower bound 1.21 (99 % confidence) of the claimed 1.9 at delta 1e-5: the claim was not broken'
     """
     verdict = "the claim was not broken" if finding.passed else "THE CLAIM IS BROKEN"
     return (
         f"lower bound {finding.lower_bound:.3g} ({100 * finding.confidence:g} % confidence) of the "
-        f"claimed {finding.claim:.3g} at delta {finding.delta:g}: {verdict}"
+        f"claimed {finding.claim:.3g} at delta {delta_text(finding.delta)}: {verdict}"
     )
 
 

@@ -103,7 +103,7 @@ def settings_per_mechanism(names: list[str], options: dict[str, Any]) -> list[Se
     """Settings of each mechanism, with only those options that this mechanism accepts."""
     if len(set(names)) != len(names) or not all(names):
         raise InvalidInput(f"name every mechanism once, as in fedavg,cpa; got {','.join(names)}")
-    reference = {k: v for k, v in options.items() if k not in BUDGET_OPTIONS}
+    reference = {k: v for k, v in options.items() if k not in (*BUDGET_OPTIONS, "accountant")}
     given = {  # FedAvg is the reference without privacy, if others spend the budget
         name: reference if mechanism_name(name) == "fedavg" and len(names) > 1 else options
         for name in names

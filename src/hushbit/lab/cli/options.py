@@ -21,9 +21,9 @@ PANELS = {
     "shards_per_user validation",
     TRAINING: "model weights_file rounds participation rate schedule steps batch_size optimizer "
     "momentum keep_momentum evaluate_every patience",
-    PRIVACY: "mechanism epsilon_per_bit epsilon delta per against honest k bits_per_weight radius "
-    "points stages lattice rounding words preset rotate clip noise_multiplier sign_step mode "
-    "levels",
+    PRIVACY: "mechanism epsilon_per_bit epsilon delta per against accountant honest k "
+    "bits_per_weight radius points stages lattice rounding words preset rotate clip "
+    "noise_multiplier sign_step mode levels",
     SERVER: "server server_rate server_momentum average_weights",
     ATTACK: "attack attackers defence",
     COMPUTATION: "seed memory_mb",

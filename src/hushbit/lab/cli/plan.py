@@ -25,6 +25,8 @@ TEXTS = {
     "per": "Unit of the privacy budget: bit, message or run.",
     "against": "Observer of the privacy budget: server (sees ballots) or model (sees only tallies "
     "and models).",
+    "accountant": "How epsilon against the model is computed: renyi (default), or tightest, a "
+    "second proof that allows less noise.",
     "epsilon_per_bit": "Local-DP epsilon per bit, instead of a budget.",
     "honest": "Voters in each round who keep their coins secret, for guarantees against the model: "
     "a whole number of voters (1 is one voter), or with a decimal point a share of the users (1.0 "
@@ -47,6 +49,7 @@ def plan_of_options(
     delta: float | None = None,
     per: str | None = None,
     against: str | None = None,
+    accountant: str | None = None,
     epsilon_per_bit: float | None = None,
     honest: float | None = None,
     rounds: int | None = None,
@@ -62,7 +65,7 @@ def plan_of_options(
     return make_plan(
         dim,
         users,
-        budget=_budget(epsilon, delta, per, against),
+        budget=_budget(epsilon, delta, per, against, accountant),
         epsilon_per_bit=epsilon_per_bit,
         honest=honest,
         rounds=rounds,
@@ -77,13 +80,17 @@ def plan_of_options(
 
 
 def _budget(
-    epsilon: float | None, delta: float | None, per: str | None, against: str | None
+    epsilon: float | None,
+    delta: float | None,
+    per: str | None,
+    against: str | None,
+    accountant: str | None,
 ) -> Budget | None:
     parts = {"--epsilon": epsilon, "--delta": delta, "--per": per, "--against": against}
     missing = [name for name, value in parts.items() if value is None]
     if epsilon is not None and delta is not None and per is not None and against is not None:
-        return Budget(epsilon, delta, per=per, against=against)
-    if len(missing) == len(parts):
+        return Budget(epsilon, delta, per=per, against=against, accountant=accountant or "renyi")
+    if len(missing) == len(parts) and accountant is None:
         return None
     raise InvalidInput(
         "a privacy budget has four parts, none with a default value; missing: "

@@ -248,7 +248,7 @@ def count_bits(users: int) -> int:
 @lru_cache(maxsize=64)
 def _coins_within(coins: int, users: int, epsilon: float, delta: float) -> float:
     """The largest epsilon per coin within the budget; all coins of a user may change."""
-    budget = Budget(epsilon, delta, per="message", against="model")
+    budget = Budget(epsilon, delta, per="message", against="model", accountant="tightest")
     made = calibrate(coins, budget, honest=users, radius=1.0, rotate=False)
     assert isinstance(made, CPA)
     return made.epsilon_per_bit

@@ -315,7 +315,7 @@ def _central_cpa(
 
 
 def _central_budget(epsilon: float) -> hb.Budget:
-    return hb.Budget(epsilon, DELTA, per="message", against="model")
+    return hb.Budget(epsilon, DELTA, per="message", against="model", accountant="tightest")
 
 
 def _as_secure_sum(run: Estimator, vectors: Floats, seed: int) -> MeanEstimate:

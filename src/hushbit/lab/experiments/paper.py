@@ -57,6 +57,7 @@ STATED: dict[str, Any] = {
     "delta": None,
     "per": None,
     "against": None,
+    "accountant": None,
     "honest": None,
     "k": None,
     "bits_per_weight": None,

@@ -1,8 +1,8 @@
 """A plan as one HTML page with sliders that works without a network.
 
 The script of the page, plan.js, repeats the formulas of `hushbit.tuning.plan`. Figures against the
-model come from a table of Rényi divergences (tools/tally_excess.py) and are rounded up. They are up
-to 10 % above those of `hushbit plan`, which has a second bound.
+model come from a table of Rényi divergences (tools/tally_excess.py) and are rounded up, by at most
+2 %.
 """
 
 import json
@@ -10,9 +10,9 @@ import math
 from typing import Any
 
 from hushbit.errors import InvalidInput, MissingExtra
-from hushbit.lab.decision_card import delta_text
 from hushbit.lab.report.html import content_security_policy, read_resource
 from hushbit.mechanism import Mechanism
+from hushbit.privacy.accountant import delta_text
 from hushbit.privacy.central import VoteSums
 from hushbit.statement import MODEL, MODEL_ASSUMES, RELATION_TEXTS, SERVER, SERVER_ASSUMES
 from hushbit.tuning.calibrate import rotated_radius

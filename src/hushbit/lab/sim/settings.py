@@ -130,6 +130,11 @@ class Settings:
         "Observer of the privacy budget: server (sees ballots) or model (sees only tallies "
         "and models).",
     )
+    accountant: str | None = _option(
+        None,
+        "How epsilon against the model is computed: renyi (default), or tightest, a second proof "
+        "that allows less noise.",
+    )
     honest: float | None = _option(
         None,
         "Voters in each round who keep their coins secret, for guarantees against the model: a "
@@ -261,6 +266,11 @@ class Settings:
                 )
         parts = {name: getattr(self, name) for name in BUDGET_OPTIONS}
         missing = [f"--{name}" for name, value in parts.items() if value is None]
+        if self.accountant is not None and missing:
+            raise InvalidInput(
+                "--accountant applies to a budget only: give --epsilon, --delta, --per and "
+                "--against too, or leave it out"
+            )
         if set(missing) >= {"--epsilon", "--per", "--against"}:
             if self.delta is not None and not 0 < check_float("delta", self.delta) < 1:
                 raise InvalidInput(f"delta must lie in (0, 1) without a budget; got {self.delta}")
@@ -290,7 +300,13 @@ class Settings:
             return None
         from hushbit.budget import Budget
 
-        return Budget(self.epsilon, self.delta, per=self.per, against=self.against)
+        return Budget(
+            self.epsilon,
+            self.delta,
+            per=self.per,
+            against=self.against,
+            accountant=self.accountant or "renyi",
+        )
 
     @property
     def shown_delta(self) -> float:
