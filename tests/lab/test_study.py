@@ -120,6 +120,8 @@ def test_few_seeds_have_no_range_and_a_loss_is_ranked_upwards(tmp_path: Path) ->
         ({}, ["cpa"], "epsilon"),
         ({}, ["magic"], "unknown mechanism"),
         ({}, [], "none was named"),
+        ({}, None, "takes the names of mechanisms, .* got NoneType"),
+        ({}, [None], "unknown mechanism None"),
     ],
 )
 def test_wrong_studies_are_refused(

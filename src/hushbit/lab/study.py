@@ -71,6 +71,11 @@ class Study:
         """
         if isinstance(mechanisms, str):
             mechanisms = [mechanisms]
+        if not isinstance(mechanisms, Sequence):
+            raise InvalidInput(
+                "compare takes the names of mechanisms, such as ['fedavg', 'cpa-auto']; got "
+                f"{type(mechanisms).__name__}"
+            )
         names = list(dict.fromkeys(mechanism_name(name) for name in mechanisms))
         planned: dict[str, dict[str, Any]] = {}
         refused: dict[str, str] = {}

@@ -173,3 +173,20 @@ def test_two_attacks_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> 
     for arguments in (["--tally", "--membership"], [], ["--tally", "--ledger", "x.db"]):
         assert run(arguments) == 2
         assert "give one of --tally" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("--tally", "--dim", 30), "--dim"),
+        (("--tally", "--dataset", "mnist"), "--dataset"),
+        (("--membership", "--clip", 3), "--clip"),
+        (("--epsilon-per-bit", 1, "--users", 5), "--users"),
+        (("--ledger", "ledger.db", "--delta", 1e-6), "--delta"),
+        (("--inversion", "out.png", "--seed", 1), "--seed"),
+    ],
+)
+def test_options_without_an_effect_are_refused(hushbit, words, name):
+    answer = hushbit("audit", *words)
+    assert answer.code == 2
+    assert f"{name} has no effect on" in " ".join(answer.err.split())

@@ -35,6 +35,7 @@ CLIP_TALLIES, CLIP_ENTRIES = 10, 32
 
 MEMBERSHIP_USERS, MEMBERSHIP_ROUNDS, MEMBERSHIP_RUNS = 50, 5, 300
 DEFAULT_EPSILON, DEFAULT_DELTA = 0.5, 1e-5
+DEFAULT_POINTS, DEFAULT_DATASET = 2, "digits"
 
 
 def audit(
@@ -86,7 +87,9 @@ def audit(
             "operating system, for --membership 0."
         ),
     ] = None,
-    points: Annotated[int, typer.Option(help="Number of points of the attacked encoder.")] = 2,
+    points: Annotated[int, typer.Option(help="Number of points of the attacked encoder.")] = (
+        DEFAULT_POINTS
+    ),
     dim: Annotated[
         int | None,
         typer.Option(help="Entries of an update; default: the most that the audit can measure."),
@@ -100,7 +103,7 @@ def audit(
     ] = None,
     dataset: Annotated[
         str, typer.Option(help="Data set (--membership, --inversion): digits or mnist.")
-    ] = "digits",
+    ] = DEFAULT_DATASET,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Attack encoder, tallies or models, read a ledger, or reconstruct images from updates.
@@ -116,6 +119,20 @@ def audit(
     epsilon = check_positive(
         "epsilon_per_bit", DEFAULT_EPSILON if epsilon_per_bit is None else epsilon_per_bit
     )
+    mode = ("--tally", "--membership", "--ledger", "--inversion", "the attack on single ballots")
+    _refuse_unused(
+        mode[modes.index(True) if any(modes) else -1],
+        epsilon_per_bit=epsilon_per_bit is not None,
+        users=users is not None,
+        clip=clip is not None,
+        rounds=rounds is not None,
+        delta=delta != DEFAULT_DELTA,
+        trials=trials is not None,
+        seed=seed is not None,
+        points=points != DEFAULT_POINTS,
+        dim=dim is not None,
+        dataset=dataset != DEFAULT_DATASET,
+    )
     if ledger is not None:
         _show_ledger(ledger, json)
     elif inversion is not None:
@@ -126,6 +143,24 @@ def audit(
         _attack_models(dataset, epsilon, users, rounds, delta, trials, seed, json)
     else:
         _attack(epsilon, points, dim, trials, json)
+
+
+USED = {
+    "--tally": "epsilon_per_bit users clip rounds delta trials seed",
+    "--membership": "epsilon_per_bit users rounds delta trials seed dataset",
+    "--ledger": "",
+    "--inversion": "epsilon_per_bit dataset",
+    "the attack on single ballots": "epsilon_per_bit points dim trials",
+}
+"""The options that each kind of audit uses."""
+
+
+def _refuse_unused(mode: str, **given: bool) -> None:
+    """Refuse an option that was given and that this kind of audit would ignore."""
+    for name, was_given in given.items():
+        if was_given and name not in USED[mode].split():
+            flag = "--" + name.replace("_", "-")
+            raise InvalidInput(f"{flag} has no effect on {mode}: leave it out")
 
 
 @contextmanager
