@@ -51,7 +51,9 @@ class Budget:
         check_choice("per", self.per, UNITS)
         check_choice("against", self.against, OBSERVERS)
         if self.per == "bit" and (self.delta > 0 or self.against == "model"):
-            raise InvalidInput("a budget per bit is pure and against the server: set delta = 0")
+            raise InvalidInput(
+                "a budget per bit is pure and against the server: set delta=0 and against='server'"
+            )
         if self.against == "model" and self.delta == 0:
             raise InvalidInput("a budget against the model needs a delta above 0, such as 1e-5")
         check_choice("accountant", self.accountant, ACCOUNTANTS)

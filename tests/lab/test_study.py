@@ -1,5 +1,6 @@
 """Studies: several mechanisms and seeds on one task, with one server step."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,8 @@ def test_few_seeds_have_no_range_and_a_loss_is_ranked_upwards(tmp_path: Path) ->
     [
         ({"seeds": 0}, ["fedavg"], "seeds"),
         ({"seeds": [1, 1]}, ["fedavg"], "different"),
+        ({"seeds": None}, ["fedavg"], "seeds must be a number, or a list of numbers; got None"),
+        ({"mechanism": "cpa"}, ["fedavg"], "name them in compare"),
         ({}, ["cpa"], "epsilon"),
         ({}, ["magic"], "unknown mechanism"),
         ({}, [], "none was named"),
@@ -143,6 +146,27 @@ def test_wrong_arguments_are_explained(task: Task) -> None:
     for model in ("linear", None):
         with pytest.raises(InvalidInput, match="a function that returns one; got"):
             Task(model, F.cross_entropy, [images(4)], images(4))  # type: ignore[arg-type]
+
+
+def test_a_study_continues_in_its_folder(task: Task, tmp_path: Path) -> None:
+    study = Study(task, rounds=2, seeds=2, rate=0.1)
+    first = study.compare(["fedavg"], out=tmp_path)
+    shutil.rmtree(tmp_path / "fedavg-seed-1")
+    with pytest.raises(InvalidInput, match="continue it with resume=True"):
+        study.compare(["fedavg"], out=tmp_path)
+    again = study.compare(["fedavg"], out=tmp_path, resume=True)
+    assert [one.metrics for one in again.runs["fedavg"]] == [
+        one.metrics for one in first.runs["fedavg"]
+    ]
+    with pytest.raises(InvalidInput, match="resume=True needs out"):
+        study.compare(["fedavg"], resume=True)
+    with pytest.raises(InvalidInput, match="on_run must be a function"):
+        study.compare(["fedavg"], on_run=3)  # type: ignore[arg-type]
+
+
+def test_weights_are_saved_under_their_own_suffix(result: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"such as model\.safetensors; got .*m\.pt"):
+        result.save(tmp_path / "m.pt")
 
 
 def test_one_mechanism_is_compared_by_its_name(task: Task) -> None:

@@ -229,6 +229,12 @@ def test_a_run_does_not_continue_with_other_data(tmp_path: Path) -> None:
         ({"server_momentum": 0.5}, "^server_momentum applies to server momentum only"),
         ({"engine": "rays"}, "engine must be one of local, ray"),
         ({"callbacks": [print]}, "list of objects of type hushbit.lab.Callback"),
+        ({"callbacks": print}, "list of objects of type hushbit.lab.Callback"),
+        (
+            {"mechanism": "cpa", "budget": RUN_BUDGET, "epsilon": 3},
+            "epsilon is a part of the budget",
+        ),
+        ({"mechanism": "cpa", "budget": RUN_BUDGET, "clip": 0}, "clip must be above 0"),
         ({"resume": True}, "needs out"),
         ({"mechanism": "cpa-auto", "rotate": False}, "always rotates .* leave rotate=False out"),
         ({"rate": 1e30, "rounds": 3}, "round 1: an update is too large .*: lower rate or"),

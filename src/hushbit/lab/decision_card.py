@@ -247,9 +247,16 @@ class DecisionCard:
     def _result(self) -> str:
         """A sentence on the accuracy or loss of the best run; a warning if it learned little."""
         best, plain = self.best, self.reference
+        found = f"{self.score(best)} after training, {self.text_of(best.start)} before"
+        diverged = best.score[0] > best.start or math.isnan(best.score[0])
+        if self.metric == "test_loss" and diverged:
+            return (
+                f"Training diverged ({found}): the server's steps are too long for this task and "
+                f"its noise. Set a smaller server_rate{_rate_used(best)}, such as 1, before you "
+                "change the budget."
+            )
         if self._learned_little():
             advice = f"the noise is too large for {best.users:,} users"
-            found = f"{self.score(best)} after training, {self.text_of(best.start)} before"
             condition = "" if plain is not None else "if FedAvg learns this task, "
             return (
                 f"Little was learned ({found}): {condition}{advice}. Use more users or a larger "
@@ -436,6 +443,11 @@ def epsilon_text(epsilon: float) -> str:
     if math.isinf(epsilon):
         return "∞"
     return f"{epsilon:,.0f}" if epsilon >= 1000 else f"{epsilon:.3g}"
+
+
+def _rate_used(run: RankedRun) -> str:
+    """The server step of a run in brackets, if it is known."""
+    return f" (it was {run.server_step})" if run.server_step else ""
 
 
 def size_text(count: float) -> str:

@@ -26,6 +26,7 @@ from hushbit.lab.sim.task import Task
 from hushbit.lab.task_run import parameter_names, run, settings_of
 
 REFERENCE = "fedavg"
+NONE_NAMED = "none was named; name some, such as ['fedavg', 'cpa-auto']"
 
 
 class Study:
@@ -48,10 +49,14 @@ class Study:
         if not isinstance(task, Task):
             raise InvalidInput(f"a Study takes a hushbit.lab.Task; got {type(task).__name__}")
         self.task, self.budget = task, budget
+        if not isinstance(seeds, int | Sequence) or isinstance(seeds, str):
+            raise InvalidInput(f"seeds must be a number, or a list of numbers; got {seeds!r}")
         chosen = range(check_int("seeds", seeds, 1)) if isinstance(seeds, int) else seeds
         self.seeds = tuple(check_int("seed", seed, 0) for seed in chosen)
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise InvalidInput("seeds must be a number, or a list of different numbers")
+        if "mechanism" in options:
+            raise InvalidInput("a Study compares mechanisms: name them in compare([...])")
         if "seed" in options:
             raise InvalidInput("a Study has several seeds: write seeds=3, or seeds=[1, 2, 3]")
         self.options = {"rounds": rounds, "server": server, **options}
@@ -61,14 +66,23 @@ class Study:
         mechanisms: str | Sequence[str] = (REFERENCE, "cpa-auto", "gaussian"),
         *,
         out: str | Path | None = None,
+        resume: bool = False,
         workers: int | None = None,
         on_run: Callable[[str, RunSummary], None] | None = None,
     ) -> "StudyResult":
         """Run every mechanism with every seed; `on_run` is called after each run.
 
-        `out` is a folder for all runs; by default they are stored in a temporary folder. A
-        mechanism that the budget does not suit is left out, and the result states why.
+        `out` is a folder for all runs; by default they are stored in a temporary folder. With
+        `resume=True` the runs in it continue. A mechanism that the budget does not suit is left
+        out, and the result states why.
         """
+        if resume and out is None:
+            raise InvalidInput("resume=True needs out: the folder of the study to continue")
+        if on_run is not None and not callable(on_run):
+            raise InvalidInput(
+                "on_run must be a function of a mechanism's name and a run; got "
+                f"{type(on_run).__name__}"
+            )
         if isinstance(mechanisms, str):
             mechanisms = [mechanisms]
         if not isinstance(mechanisms, Sequence):
@@ -91,16 +105,18 @@ class Study:
                 planned[name] = options
         if not planned:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-            raise InvalidInput(f"no mechanism can be run: {reasons or 'none was named'}")
+            raise InvalidInput(f"no mechanism can be run: {reasons or NONE_NAMED}")
         folder = StudyFolder(out)
         runs: dict[str, list[RunSummary]] = {}
         for name, options in planned.items():
             for seed in self.seeds:
+                place = folder.path / f"{name}-seed-{seed}"
                 made = run(
                     self.task,
                     name,
                     seed=seed,
-                    out=folder.path / f"{name}-seed-{seed}",
+                    out=place,
+                    resume=resume and place.exists(),
                     workers=workers,
                     **options,
                 )

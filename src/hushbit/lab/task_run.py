@@ -45,7 +45,8 @@ def run(
     checkpoints; with `resume=True` the run in it continues. Each of `callbacks` is a
     `hushbit.lab.Callback`.
     """
-    if not all(isinstance(one, Callback) for one in callbacks):
+    listed = isinstance(callbacks, Sequence)
+    if not (listed and all(isinstance(one, Callback) for one in callbacks)):
         raise InvalidInput("callbacks must be a list of objects of type hushbit.lab.Callback")
     if resume and out is None:
         raise InvalidInput("resume=True needs out: the folder of the run to continue")
@@ -98,6 +99,8 @@ def settings_of(task: Task, mechanism: str, budget: Budget | None, **options: An
             close = difflib.get_close_matches(name, FIELDS, 1)
             hint = f"; did you mean {close[0]}?" if close else "; see hushbit run --help"
             raise InvalidInput(f"unknown option {name}{hint}")
+        if budget is not None and name in (*BUDGET_OPTIONS, "accountant"):
+            raise InvalidInput(f"{name} is a part of the budget: set it there")
     check_rotation(mechanism, options.get("rotate"))
     spent = {}
     if budget is not None:

@@ -175,7 +175,9 @@ class RunFolder:
                 arrays = {name: file[name] for name in file.files}
             number = int(arrays.pop("round"))
         except Exception as error:  # NumPy and zipfile raise many kinds for a damaged archive
-            raise DamagedFile(f"{path} is damaged: {error}; start the run again") from error
+            raise DamagedFile(
+                f"{path} is damaged: {error}; start the run again in another folder"
+            ) from error
         if not 1 <= number <= rows:
             raise DamagedFile(
                 f"{self.folder / METRICS} has {rows} rows, {CHECKPOINT} is of round {number}: "

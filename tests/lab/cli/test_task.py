@@ -98,6 +98,24 @@ def test_a_function_with_arguments_is_refused(hushbit, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\n1 / 0\n", ", line 2: ZeroDivisionError: division by zero (--debug shows"),
+        ("x = (\n", ", line 1: SyntaxError: '(' was never closed"),
+        ("import not_there\n", " imports not_there, which is not installed"),
+        ("def task():\n    raise KeyError('a')\n", ", line 2: KeyError: 'a'"),
+    ],
+)
+def test_an_error_in_a_task_file_takes_one_line(hushbit, tmp_path, text, message):
+    path = tmp_path / f"wrong_task_{abs(hash(text))}.py"
+    path.write_text(text)
+    answer = hushbit("run", "--task", f"{path}:task", *SMALL)
+    assert answer.code == 2
+    assert message in " ".join(answer.err.split())
+    assert "Traceback" not in answer.err
+
+
 def test_a_file_must_not_have_the_name_of_another_module(hushbit, tmp_path):
     path = tmp_path / "json.py"
     path.write_text("task = 3")

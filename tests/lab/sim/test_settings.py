@@ -94,7 +94,7 @@ def test_a_part_of_the_budget_that_is_missing_is_named(missing):
         ({"against": "world"}, "against"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 0.0}, "delta"),
-        ({"per": "bit", "against": "server"}, "delta = 0"),
+        ({"per": "bit", "against": "server"}, "delta=0 and against='server'"),
         ({"epsilon_per_bit": 0.5}, "not both"),
     ],
 )

@@ -337,7 +337,19 @@ def test_diverging_training_is_reported() -> None:
         ({"clients": []}, "at least one client"),
         ({"clients": None}, "a list with one pair .* got NoneType"),
         ({"clients": {"a": (np.ones((2, 5)), np.ones((2, 1)))}}, "one pair .* got dict"),
-        ({"clients": [(np.ones((0, 5)), np.ones((0, 1)))]}, "client 0 has no samples: leave it"),
+        (
+            {"clients": [(np.ones((0, 5)), np.ones((0, 1)))]},
+            "client 0 has no samples: give it at least one, or leave it out",
+        ),
+        (
+            {"test": (np.ones((0, 5)), np.ones((0, 1)))},
+            "test has no samples: give it at least one$",
+        ),
+        ({"test": None}, r"test must be a pair \(x, y\); got None"),
+        ({"prepare": lambda pair: 1 / 0}, "prepare failed for client 0: ZeroDivisionError"),
+        ({"model": nn.Linear}, "called without arguments, such as lambda: MyModel"),
+        ({"loss": "mse"}, "loss must be a function of outputs and targets, .* got 'mse'"),
+        ({"loss": nn.MSELoss}, "loss must be a function of outputs and targets, .*MSELoss"),
         ({"clients": [(np.ones((2, 5)), np.ones((3, 1)))]}, "equally many"),
         (
             {"clients": [(np.ones((2, 5)), np.ones((2, 1))), (np.ones((2, 4)), np.ones((2, 1)))]},
@@ -378,6 +390,28 @@ def test_errors_say_what_to_do(change: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(InvalidInput, match=message):
         Task(**(given | change))
+
+
+def test_a_metric_that_would_broadcast_is_refused() -> None:
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs.squeeze(1), targets)
+
+    pair = (np.ones((3, 5)), np.ones(3))
+    task = Task(nn.Linear(5, 1), loss, [pair], pair, metrics={"mae": F.l1_loss})
+    with pytest.raises(InvalidInput, match=r"metric mae .* Using a target size"):
+        task.evaluate(task.init(0))
+
+
+def test_a_failure_on_the_test_set_is_not_blamed_on_a_client() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(8, 2))
+
+    x, y = np.zeros((30, 2), dtype=np.int64), np.zeros(30, dtype=np.int64)
+    wrong = x.copy()
+    wrong[25] = 99
+    task = Task(model, F.cross_entropy, [(x, y)], (wrong, y))
+    with pytest.raises(InvalidInput, match="training failed on the test set: IndexError"):
+        task.public_norm(LocalSettings(ConstantRate(0.1), batch_size=30), 30, 0)
 
 
 def test_clients_with_values_that_are_no_numbers_are_named() -> None:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hushbit.errors import InvalidInput
+from hushbit.errors import HushbitError, InvalidInput
 from hushbit.lab.sim.partition import Parts, UserRows
 
 Array = NDArray[Any]
@@ -118,7 +118,14 @@ def _consecutive(sizes: Sequence[int]) -> Parts:
 
 def read_samples(source: Any, prepare: Prepare | None, what: str) -> Samples:
     """The samples of one client, of the test set or of all data."""
-    pair = source if prepare is None else prepare(source)
+    try:
+        pair = source if prepare is None else prepare(source)
+    except HushbitError:
+        raise
+    except Exception as error:  # of the user's own function
+        raise InvalidInput(f"prepare failed for {what}: {type(error).__name__}: {error}") from error
+    if source is None:
+        raise InvalidInput(f"{what} must be a pair (x, y); got None")
     if not (isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2):
         raise InvalidInput(
             f"{what} must be a pair (x, y); got {type(pair).__name__}: give prepare, a function "
@@ -140,7 +147,8 @@ def read_samples(source: Any, prepare: Prepare | None, what: str) -> Samples:
             f"{' and '.join(map(str, lengths))}"
         )
     if not lengths[0]:
-        raise InvalidInput(f"{what} has no samples: leave it out, or give it at least one")
+        advice = ", or leave it out" if what.startswith("client") else ""
+        raise InvalidInput(f"{what} has no samples: give it at least one{advice}")
     return Samples(inputs, targets, names)
 
 

@@ -432,6 +432,7 @@ class ModuleJob:
     rows: UserRows
     settings: LocalSettings
     round_number: int
+    on_test_set: bool = False
 
     @property
     def batch(self) -> int:
@@ -475,9 +476,11 @@ class ModuleJob:
             except (IndexError, RuntimeError, ValueError) as error:  # of torch, such as a token
                 if isinstance(error, HushbitError):
                     raise
+                clients = f"for one of the clients {shortened(out.users[members])}"
                 raise InvalidInput(
-                    f"training failed for one of the clients {shortened(out.users[members])}: "
-                    f"{type(error).__name__}: {_first_line(error)}"
+                    f"training failed {'on the test set' if self.on_test_set else clients}: "
+                    f"{type(error).__name__}: {_first_line(error)}; check the shapes, types and "
+                    "values of the samples"
                 ) from error
 
     def _groups(self, users: Indices) -> list[Indices]:

@@ -134,10 +134,13 @@ class RunRecord(RunFolder):
         if not np.array_equal(found.pop("settings", {}).get("sha256", ()), self._digest):
             raise InvalidInput(
                 f"{path} was made with other settings than {CONFIG} contains now, or with other "
-                f"data of the task: restore {CONFIG} and the data, or start the run again"
+                f"data of the task: restore {CONFIG} and the data, or start the run again in "
+                "another folder"
             )
         if _layout(found) != _layout(_groups(fresh)):
-            raise DamagedFile(f"{path} is of another model or server; start the run again")
+            raise DamagedFile(
+                f"{path} is of another model or server; start the run again in another folder"
+            )
         states = {group: dict(found.get(group, {})) for group in STATE_GROUPS}
         return RunState(number, found["model"]["params"], **states)
 
@@ -210,8 +213,8 @@ class RunSummary(dict[str, Any]):
     @property
     def metrics(self) -> dict[str, float]:
         """The test results of the last model, such as accuracy and loss."""
-        names = ("test_accuracy", "test_loss", *self.task.own_metrics)
-        return {n.removeprefix("test_"): self[n] for n in names if not math.isnan(self[n])}
+        names = [n for n in ("test_accuracy", "test_loss") if not math.isnan(self[n])]
+        return {n.removeprefix("test_"): self[n] for n in (*names, *self.task.own_metrics)}
 
     @property
     def card(self) -> DecisionCard:
@@ -228,6 +231,10 @@ class RunSummary(dict[str, Any]):
 
     def save(self, path: str | Path) -> None:
         """Write the last model as a safetensors file, which needs no hushbit to be loaded."""
+        if Path(path).suffix != ".safetensors":
+            raise InvalidInput(
+                f"save writes a safetensors file: give a name such as model.safetensors; got {path}"
+            )
         save_weights(Path(path), self.state_dict())
 
     def privacy_note(self, *details: str) -> str:

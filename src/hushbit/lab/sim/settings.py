@@ -218,7 +218,7 @@ class Settings:
                 check_choice(name, value, names)
         for name in ("memory_mb", "alpha"):
             check_positive(name, getattr(self, name))
-        for name in ("rate", "server_rate"):
+        for name in ("rate", "server_rate", "clip"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
         mechanism_name(self.mechanism)

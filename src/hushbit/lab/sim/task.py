@@ -11,9 +11,12 @@ import hashlib
 import importlib
 import inspect
 import sys
+import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from hushbit.defence.modality import Flags
-from hushbit.errors import InvalidInput
+from hushbit.errors import HushbitError, InvalidInput
 from hushbit.lab.attacks import POISONING
 from hushbit.lab.attacks.poisoning import rows_of
 from hushbit.lab.sim.client_data import (
@@ -97,6 +100,11 @@ class Task(LearningTask):
         if self.test.names != self.samples.names:
             raise InvalidInput("test must have the same inputs as the clients")
         self._refuse(rows_not_finite, "NaN or infinite values in the data: remove or replace them")
+        if not callable(loss) or isinstance(loss, type):
+            raise InvalidInput(
+                "loss must be a function of outputs and targets, such as F.cross_entropy or "
+                f"nn.CrossEntropyLoss(); got {loss!r}"
+            )
         self.model, self.loss = model, loss
         module = self._module(0)
         self._name = name
@@ -150,7 +158,7 @@ class Task(LearningTask):
         made: Any = self.model
         if callable(made):
             with seeded(seed):
-                made = made()
+                made = _called(made, "model")
         if not isinstance(made, nn.Module):
             raise InvalidInput(
                 "model must be a torch.nn.Module, or a function that returns one; got "
@@ -259,6 +267,7 @@ class Task(LearningTask):
             UserRows.from_parts(rows, len(self.test)),
             dataclasses.replace(settings, optimizer=optimizer),
             round_number=0,
+            on_test_set=True,
         )
         return median_norm(job.chunks(np.arange(SIMULATED_USERS), seed, {}))
 
@@ -287,7 +296,10 @@ class Task(LearningTask):
 
     def _metric(self, name: str, outputs: Tensor, targets: Tensor) -> float:
         try:
-            return float(self.metrics[name](outputs, targets))
+            with warnings.catch_warnings():
+                # Outputs (n, 1) and targets (n,) are broadcast to (n, n), which measures nonsense.
+                warnings.filterwarnings("error", message="Using a target size")
+                return float(self.metrics[name](outputs, targets))
         except Exception as error:  # of the user's own function
             raise InvalidInput(
                 f"metric {name} must return one number for outputs of shape "
@@ -367,6 +379,42 @@ def _checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
     return dict(metrics or {})
 
 
+def _called(function: Callable[[], Any], what: str) -> Any:
+    """The result of a function that takes no arguments."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise InvalidInput(
+            f"{what} is called without arguments, such as lambda: MyModel(10): {error}"
+        ) from None
+    except ValueError:  # built-in functions without a signature
+        pass
+    return function()
+
+
+def _imported(path: Path) -> ModuleType:
+    """The module in a file of the user; an error in it becomes one line."""
+    try:
+        return importlib.import_module(path.stem)
+    except HushbitError:
+        raise
+    except ModuleNotFoundError as error:
+        raise InvalidInput(
+            f"{path.name} imports {error.name}, which is not installed: install it, or correct the "
+            "name"
+        ) from error
+    except Exception as error:  # whatever the file does
+        raise _task_file_error(path, error) from error
+
+
+def _task_file_error(path: Path, error: Exception) -> InvalidInput:
+    """The error with the last line of the user's file that it passed."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    where = path.name if line is None else f"{path.name}, line {line}"
+    return InvalidInput(f"{where}: {type(error).__name__}: {error} (--debug shows the traceback)")
+
+
 @cache
 def load_task(place: str) -> Task:
     """Load the task from a place such as my_task.py:task, the name of a Task or of a function.
@@ -384,7 +432,7 @@ def load_task(place: str) -> Task:
         raise InvalidInput(f"{path_text} is not a file: give the Python file that defines the task")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # last, so that no file in it hides a standard module
-    module = importlib.import_module(path.stem)
+    module = _imported(path)
     if Path(getattr(module, "__file__", None) or "").resolve() != path:
         raise InvalidInput(
             f"{path.name} has the name of another module, {path.stem}: rename the file"
@@ -399,7 +447,12 @@ def load_task(place: str) -> Task:
             raise InvalidInput(
                 f"{name} in {path.name} must return a task without arguments: {error}"
             ) from None
-        found = found()
+        try:
+            found = found()
+        except HushbitError:
+            raise
+        except Exception as error:  # of the user's own function
+            raise _task_file_error(path, error) from error
     if not isinstance(found, Task):
         raise InvalidInput(
             f"{name} in {path.name} must be a hushbit.lab.Task, or a function that returns one; "
