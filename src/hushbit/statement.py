@@ -270,7 +270,7 @@ class PrivacyStatement:
 NOT_COVERED = (
     "Training losses, accuracies, stopping rules and settings that are computed from users' data "
     "other than the tallies: each is a further release.",
-    "Data that the server has itself, such as a test set: it must be public or released by consent.",
+    "Data that the server has itself, such as a test set: they must be public.",
     "Stored or published ballots: against those who see them, only the figures against the server "
     "hold.",
     "User state that is computed from a user's own ballots, such as error feedback.",
