@@ -78,6 +78,7 @@ SEEDS: dict[tuple[str, str, int], int | None] = {
     (FASHION, "linear", FEW_USERS): None,
     (FASHION, "linear", MANY_USERS): 1,
     (MNIST, "mlp", FEW_USERS): 2,
+    (MNIST, "mlp", MANY_USERS): 1,
 }
 PLACES = tuple(
     BudgetPlace(*kind, samples, seeds) for kind, seeds in SEEDS.items() for samples in (5, 60)
