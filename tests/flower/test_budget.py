@@ -43,7 +43,9 @@ def test_only_a_budget_has_to_be_given(tmp_path: Path) -> None:
     made = HushbitStrategy(budget=MODEL_BUDGET, rounds=2, honest=5)
     result = run(grid, made, rounds=2)
     assert result.train_metrics_clientapp[2]["accepted"] == 5
-    assert result.train_metrics_clientapp[1]["delta"] == 1e-5
+    last = result.train_metrics_clientapp[2]
+    assert (last["delta"], last["honest"]) == (1e-5, 5)
+    assert 7 < last["epsilon_run_model"] <= 8 < last["epsilon_run_server"]
     assert (made.quorum, made.delta) == (5, 1e-5)
 
 
@@ -73,6 +75,11 @@ def test_the_budget_chooses_the_mechanism() -> None:
         ({"budget": None}, "but not both"),
         ({"radius": 0.1}, "unknown options: radius"),
         ({"clip": -1.0}, "clip"),
+        (
+            {"mechanism": hb.CPA(40, 0.5, 0.1), "clip": 0.3, "budget": None}
+            | {"rounds": None, "honest": None, "quorum": 1, "delta": 1e-5},
+            "a Mechanism has its own clip",
+        ),
         ({"folder": "x", "secret": None}, "load_secret"),
         ({"users_per_round": 4}, "honest must be"),
         (

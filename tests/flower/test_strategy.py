@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvgM, Strategy
 
 import hushbit as hb
 from flower.parts import (
@@ -25,6 +25,7 @@ from flower.parts import (
     strategy,
     values,
 )
+from hushbit.errors import InvalidInput
 from hushbit.flower.records import ballot_record, read_ballot
 from hushbit.flower.strategy import HushbitStrategy
 from hushbit.wire.keys import UserKey
@@ -37,7 +38,14 @@ def test_the_model_changes_by_the_mean_of_the_ballots(tmp_path: Path) -> None:
     assert values(result)["w"].dtype == np.float32
     metrics = result.train_metrics_clientapp[2]
     assert (metrics["asked"], metrics["accepted"], metrics["refused"]) == (3, 3, 0)
-    assert metrics["epsilon_per_bit"] == math.inf
+    assert metrics["epsilon_bit"] == math.inf
+
+
+def test_a_model_that_is_no_longer_finite_ends_the_run(tmp_path: Path) -> None:
+    grid = LocalGrid(federation(tmp_path, [add(0.25)] * 3, **OPEN))
+    made = strategy(optimizer=FedAvgM(server_learning_rate=1e39))
+    with pytest.raises(InvalidInput, match="'w' of the model has NaN or infinity after round 1"):
+        run(grid, made, rounds=2)
 
 
 def test_cpa_by_name_decodes_an_unbiased_mean(tmp_path: Path) -> None:
@@ -48,7 +56,7 @@ def test_cpa_by_name_decodes_an_unbiased_mean(tmp_path: Path) -> None:
     # 4000 entries of standard deviation 0.05 / sqrt(8): five of them are 0.0014.
     assert abs(float(values(result)["w"].mean()) - 0.02) < 0.0014
     assert metrics["bytes_up"] == 8 * (40 + 16 + 500)
-    assert metrics["epsilon_per_message"] == 24_000
+    assert metrics["pure_epsilon_message_server"] == 24_000
 
 
 def test_replies_are_pulled_a_few_at_a_time(tmp_path: Path) -> None:

@@ -252,3 +252,14 @@ def test_the_tightest_accountant_allows_less_noise_within_the_same_budget():
     assert budgets[0].spent(made[1].guarantee, rounds=60, honest=1000).epsilon > 0.5
     with pytest.raises(InvalidInput, match="budgets against the model only"):
         hb.Budget(1, 1e-5, per="run", against="server", accountant="tightest")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "honest", "epsilon", "dim"),
+    [(1, 6, 8, 60), (1, 10, 16, 60), (3, 8, 8, 2), (3, 20, 4, 2), (60, 100, 4, 100)],
+)
+def test_a_budget_against_the_model_is_spent_also_by_few_voters(rounds, honest, epsilon, dim):
+    budget = hb.Budget(epsilon, 1e-5, per="run", against="model")
+    made = hb.calibrate(dim, budget, clip=1.0, rounds=rounds, honest=honest)
+    spent = budget.spent(made.guarantee, rounds=rounds, honest=honest).epsilon
+    assert 0.99 * epsilon < spent <= epsilon

@@ -48,6 +48,11 @@ class PrivacyChoice:
             )
         if (self.rounds, self.honest) != (None, None):
             raise InvalidInput("rounds and honest belong to a budget: leave them out")
+        if self.clip is not None and isinstance(self.mechanism, Mechanism):
+            raise InvalidInput(
+                "clip belongs to a budget or to a mechanism that is named; a Mechanism has its own "
+                "clip: build it with that clip, and leave clip out"
+            )
 
     def __str__(self) -> str:
         if self.budget is None:
@@ -88,8 +93,15 @@ class PrivacyChoice:
             f"{guarantee.epsilon_per_message(delta):.3g} per message and "
             f"{guarantee.epsilon_per_run(rounds, delta):.3g} in {rounds} rounds against the server"
         )
-        if self.honest is not None:
-            accountant = "renyi" if self.budget is None else self.budget.accountant
-            bound = guarantee.of_tally(self.honest, rounds, delta=delta, accountant=accountant)
-            text += f", {bound.epsilon:.3g} in {rounds} rounds against those who see only models"
+        model = self.epsilon_run_model(mechanism, rounds, delta)
+        if model is not None:
+            text += f", {model:.3g} in {rounds} rounds against those who see only models"
         return f"{text} (delta {delta_text(delta)})"
+
+    def epsilon_run_model(self, mechanism: Mechanism, rounds: int, delta: float) -> float | None:
+        """Epsilon of so many rounds against the model; None without a number of honest voters."""
+        if self.honest is None or self.budget is None:
+            return None
+        accountant = self.budget.accountant
+        guarantee = mechanism.guarantee
+        return guarantee.of_tally(self.honest, rounds, delta=delta, accountant=accountant).epsilon

@@ -308,14 +308,14 @@ def snr_estimate_db(estimate: Estimate) -> float:
 
 
 def privacy_metrics(mechanism: Mechanism, rounds: int, delta: float) -> dict[str, float]:
-    """Epsilon per bit, per message, and per run for a user who has voted in every round."""
+    """Epsilons against the server, for a user who has voted in every round so far."""
     guarantee = mechanism.guarantee
     return {
-        "epsilon_per_bit": guarantee.epsilon_per_bit,
-        "epsilon_per_message": guarantee.epsilon_per_message(),
-        "epsilon_per_message_at_delta": guarantee.epsilon_per_message(delta),
-        "epsilon_run": guarantee.epsilon_per_run(rounds),
-        "epsilon_run_at_delta": guarantee.epsilon_per_run(rounds, delta),
+        "epsilon_bit": guarantee.epsilon_per_bit,
+        "pure_epsilon_message_server": guarantee.epsilon_per_message(),
+        "epsilon_message_server": guarantee.epsilon_per_message(delta),
+        "pure_epsilon_run_server": guarantee.epsilon_per_run(rounds),
+        "epsilon_run_server": guarantee.epsilon_per_run(rounds, delta),
         "delta": delta,
     }
 

@@ -250,9 +250,8 @@ class HushbitStrategy(Strategy):
         """The initial model, and the number of the first round to run."""
         before = numpy_arrays(initial)
         slots = encoded_layout(before, self.frozen)
-        for slot in slots:
-            if not np.isfinite(before[slot.name]).all():
-                raise InvalidInput(f"array {slot.name!r} of the initial model has NaN or infinity")
+        encoded = [slot.name for slot in slots]
+        _check_finite({name: before[name] for name in encoded}, "before the first round")
         first = self.privacy.build(dimension(slots), self.users_per_round or self.quorum)
         self._mechanism = first
         # As the server reads it: the first round sends the same types as all others.
@@ -275,6 +274,7 @@ class HushbitStrategy(Strategy):
         self.optimizer.restore(checkpoint.groups.get("optimizer", {}))
         self._mechanism = first.with_state(checkpoint.groups.get("tuning", {}))
         model = {name: checkpoint.groups["model"][name] for name in before}
+        _check_finite({name: model[name] for name in encoded}, f"in {self.folder.folder}")
         return array_record(model), checkpoint.round + 1
 
     def _sampled(self, grid: Grid, deadline: float) -> dict[int, int]:
@@ -354,6 +354,9 @@ class HushbitStrategy(Strategy):
         count = current.count(replies)
         metrics = vote_metrics(count, len(current.nodes)) | {"bytes_down": current.bytes_down}
         metrics |= privacy_metrics(current.mechanism, server_round, self.delta)
+        model = self.privacy.epsilon_run_model(current.mechanism, server_round, self.delta)
+        if model is not None:
+            metrics |= {"epsilon_run_model": model, "honest": self.privacy.honest}
         self._report_failures(count, count.failures(len(current.nodes)))
         made: ArrayRecord | None = None
         if count.accepted >= self.quorum:
@@ -363,6 +366,7 @@ class HushbitStrategy(Strategy):
             before = {slot.name: current.before[slot.name] for slot in current.slots}
             mean_model = apply_update(current.slots, before, estimate.mean)
             after = self.optimizer.step(server_round, before, mean_model, self._grid)
+            _check_finite(after, f"after round {server_round}")
             made = array_record(current.before | after)
             self._mechanism = current.mechanism.next_round(count.tally)
         metrics |= {
@@ -428,6 +432,16 @@ def _evaluate(number: int, result: Result, evaluate: Evaluate) -> dict[str, Any]
         return {}
     result.evaluate_metrics_serverapp[number] = found
     return {f"test_{name}": value for name, value in found.items()}
+
+
+def _check_finite(arrays: Mapping[str, Any], when: str) -> None:
+    """Refuse a model that is not finite: clients could only vote zero on it, at full cost."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise InvalidInput(
+                f"array {name!r} of the model has NaN or infinity {when}: check the initial model, "
+                "or lower the optimizer's learning rate or the clip"
+            )
 
 
 def _open_run(folder: RunFolder, config: Mapping[str, Any], model: Arrays) -> Checkpoint | None:

@@ -19,11 +19,11 @@ computation (the proofs are in docs/privacy.md):
 
 Orders add up over rounds, also if every round is chosen with knowledge of earlier tallies.
 
-The conversion of Rényi orders to (epsilon, delta) loses 6 to 10 % of epsilon. A second bound, by
-Gaussian differential privacy, has no such loss: no test on a coordinate gains power faster than a
-test on a Gaussian that moves by kappa standard deviations per unit of p (`tally_slope`), and
-Gaussians compose exactly. It is smaller for many voters and a small epsilon per bit. The smaller of
-both bounds is used with accountant="tightest".
+The conversion of Rényi orders to (epsilon, delta) loses 6 to 10 % of an epsilon near 1, and more of
+a smaller one. A second bound, by Gaussian differential privacy, has no such loss: no test on a
+coordinate gains power faster than a test on a Gaussian that moves by kappa standard deviations per
+unit of p (`tally_slope`), and Gaussians compose exactly. It is smaller for many voters and a small
+epsilon per bit. The smaller of both bounds is used with accountant="tightest".
 
 Where a trusted server adds Gaussian noise to the sum instead (`GaussianSum`), the conversion is
 exact (`hushbit.privacy.gaussian`).
@@ -344,7 +344,9 @@ class TallyRelease:
         if self.sampled is None:
             return
         if not 0 < check_float("participation", self.sampled) <= 1:
-            raise InvalidInput(f"participation must be a share from 0 to 1; got {self.sampled!r}")
+            raise InvalidInput(
+                f"participation must be a share above 0 and at most 1; got {self.sampled!r}"
+            )
         if self.relation != "replace":
             raise InvalidInput("the bound for sampled users is proved for relation 'replace' only")
 

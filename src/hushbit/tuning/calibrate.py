@@ -21,7 +21,7 @@ MAX_EPSILON_PER_BIT = 64.0
 MAX_TALLY_EPSILON = 8.0
 """A larger epsilon per bit hardly lowers the variance, and costs more against the server."""
 
-TALLY_TOLERANCE, TALLY_TRIALS = 1e-3, 24
+TALLY_TOLERANCE, TALLY_TRIALS, RATIO_TRIALS = 1e-3, 24, 6
 """Share of a budget against the model that may remain unspent, and the most trials to spend it."""
 
 Made = TypeVar("Made", bound=Mechanism)
@@ -199,11 +199,13 @@ def calibrate_tally(
     """make(epsilon per bit) for the largest epsilon whose `rounds` tallies are within the budget.
 
     The search begins at `first` and then follows the ratio of the budget to what is spent, because
-    each trial takes about a second.
+    each trial takes about a second. For few voters the cost grows faster than epsilon, so that the
+    ratio goes too far; from RATIO_TRIALS on, the largest epsilon within the budget and the smallest
+    one beyond it are bisected.
     """
     times = rounds if budget.per == "run" else None
     tried, low, high = first, 0.0, math.inf
-    for _ in range(TALLY_TRIALS):
+    for trial in range(TALLY_TRIALS):
         spent = budget.spent(make(tried).guarantee, rounds=times, honest=honest).epsilon
         if spent <= budget.epsilon:
             low = tried
@@ -213,7 +215,7 @@ def calibrate_tally(
             high = tried
         aim = (1 - TALLY_TOLERANCE / 2) * budget.epsilon
         aimed = tried * aim / spent if spent else math.inf
-        inside = low < aimed < high
+        inside = low < aimed < high and trial < RATIO_TRIALS
         tried = min(MAX_TALLY_EPSILON, aimed if inside else (low + min(high, 2 * tried)) / 2)
     if low == 0:
         raise InvalidInput(f"{budget} is too small for {rounds} rounds of {honest} honest voters")
