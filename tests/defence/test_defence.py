@@ -167,6 +167,21 @@ def test_a_coalition_is_removed_in_one_round(attack, share):
     assert result.removed_by["range"] + result.removed_by["asymmetry"] == result.removed
 
 
+def test_a_coalition_is_found_beside_large_honest_differences():
+    """15 % push the mean; honest users differ by 4 sigma along an axis of their own.
+
+    Without the coalition, users differ on the shared direction about as much as before, so a group
+    there would be kept. On the mean they differ much less, so the group on the mean is removed.
+    """
+    users, pushing = 1000, np.arange(1000) < 150
+    spread = np.random.default_rng(5).normal(0, 4, users)
+    honest, _ = planted(users, 2000, np.where(pushing, 0.0, spread), 0)
+    pushed, _ = planted(users, 2000, np.where(pushing, 10.0, 0.0), 1)
+    result = decide(packed(votes(honest + pushed)), DEFENCE.start(users), None, 1)
+    assert (~result.accepted == pushing).mean() > 0.99
+    assert decide(packed(votes(honest)), DEFENCE.start(users), None, 1).accepted.all()
+
+
 def test_the_range_applies_to_few_users():
     ballots = encode(MECHANISM, honest_updates("common mean"), "directed", 0.03)
     _, result = DEFENCE.count(MECHANISM, ballots, KEY)

@@ -59,7 +59,7 @@ State = dict[str, Floats]
 COLUMNS = ("evidence", "sum", "noise", "excluded", "shared", "last_round", "seen")
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
-TESTS = 4 * REPEATS + 2  # of asymmetry in a round: two rows and two sides, repeated; sums
+TESTS = 2 * REPEATS + 1  # of asymmetry in a round: two rows, repeated; sums
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
 MANY_KINDS = 0.5
@@ -258,25 +258,42 @@ class Defence:
         present, outside = counted, np.zeros_like(counted)
         slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
         limits = (decoded.max_score + slack)[:, None]
-        rate = self.rate_in(number) / TESTS
         for _ in range(REPEATS):
             out = present & (np.abs(scores) > limits).any(axis=0)
-            natural, group = self.natural_share * np.count_nonzero(present), np.zeros_like(present)
-            for row in scores[:2]:
-                group |= asymmetric_group(row, present, present, natural, rate)
-            rest = present & ~(out | group)
-            if not (out | group).any() or not is_minority(~rest, voters):
+            if out.any() and is_minority(~present | out, voters):
+                present, outside = present & ~out, outside | out
+                scores = power_scores(decoded, present, direction)
+                continue
+            left = self.without_group(decoded, present, voters, scores, direction, number)
+            if left is None:
                 break
-            again = power_scores(decoded, rest, direction)
-            # Users of many kinds: the rest differ about as much among themselves as before.
-            variance = float(scores[:2, present].var(axis=1).max()) - 1
-            if group.any() and float(again[1, rest].var()) - 1 > MANY_KINDS * variance:
-                if out.any():
-                    present, outside = present & ~out, outside | out
-                    scores = power_scores(decoded, present, direction)
-                break
-            present, scores, outside = rest, again, outside | out
+            present, scores = left
         return present, scores, outside
+
+    def without_group(
+        self,
+        decoded: SingleBallots,
+        present: Flags,
+        voters: Flags,
+        scores: Floats,
+        direction: Floats | None,
+        number: int,
+    ) -> tuple[Flags, Floats] | None:
+        """The users left without a group on one side, and their scores; None without a group.
+
+        A group is kept if the rest differ on the same score about as much as before: then users are
+        of many kinds, and the mean of some kinds says nothing about the others.
+        """
+        natural, rate = self.natural_share * np.count_nonzero(present), self.rate_in(number) / TESTS
+        for row in (0, 1):
+            group = asymmetric_group(scores[row], present, present, natural, rate)
+            rest = present & ~group
+            if not group.any() or not is_minority(~rest, voters):
+                continue
+            again = power_scores(decoded, rest, direction)
+            if again[row, rest].var() - 1 <= MANY_KINDS * (scores[row, present].var() - 1):
+                return rest, again
+        return None
 
 
 def oriented(scores: Floats, present: Flags) -> Floats:
