@@ -14,6 +14,7 @@ from hushbit.defence.defence import (
     REPEATS,
     Defence,
     first_groups,
+    honest_spread,
     model_direction,
     newcomers_waiting,
 )
@@ -118,6 +119,35 @@ def test_sums_fade_and_the_variance_of_their_noise_is_counted():
     assert state["sum"] == pytest.approx([16 * fading + 8] * 2 + [-12 * fading - 6])
     assert state["noise"] == pytest.approx([2 * fading**2 + 2] * 3)
     assert state["evidence"] == pytest.approx([0, 0, 23.0])
+
+
+def test_the_honest_spread_is_that_of_expected_scores():
+    rng, everyone = np.random.default_rng(0), np.ones(100_000, dtype=np.bool_)
+    noise = rng.normal(size=100_000)
+    for spread in (0.0, 0.5, 0.8):
+        scores = 3 + noise + spread * rng.normal(size=100_000)
+        assert honest_spread(scores, everyone) == pytest.approx(spread, abs=0.15)
+        pushing = np.arange(100_000) % 3 == 0
+        moved = np.where(pushing, scores - 50, scores)
+        assert honest_spread(moved, ~pushing) == pytest.approx(spread, abs=0.15)
+        assert spread < honest_spread(moved, everyone) <= 1.0
+    assert honest_spread(9 * noise, everyone) == 1.0
+    assert honest_spread(noise, ~everyone) == 0.0
+
+
+def test_users_who_differ_as_honest_users_do_are_not_held():
+    """Users differ by 0.7 sigma about 0.5. Many expect less than -0.5 in every round."""
+    places = np.random.default_rng(3).normal(0.5, 0.7, 400)
+    assert (places < -0.5).sum() > 20
+    results = rounds_of(places, 40)
+    assert np.any([~result.accepted for result in results], axis=0).mean() <= 0.01
+
+
+def test_sums_exclude_nobody_where_users_are_of_many_kinds(monkeypatch):
+    """The users of the test of a group behind, in rounds in which another group is kept."""
+    original = Defence.test_round
+    monkeypatch.setattr(Defence, "test_round", lambda *given: (*original(*given)[:3], True))
+    assert rounds_of(np.where(np.arange(400) < 130, 0.0, 2.0), 12)[-1].removed_by["sums"] == 0
 
 
 def test_held_users_return_when_their_evidence_is_zero():
