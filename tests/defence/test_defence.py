@@ -17,6 +17,7 @@ from hushbit.defence.defence import (
     honest_spread,
     model_direction,
     newcomers_waiting,
+    out_of_range,
 )
 from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.lab.attacks.ballots import attack_ballots
@@ -119,6 +120,13 @@ def test_sums_fade_and_the_variance_of_their_noise_is_counted():
     assert state["sum"] == pytest.approx([16 * fading + 8] * 2 + [-12 * fading - 6])
     assert state["noise"] == pytest.approx([2 * fading**2 + 2] * 3)
     assert state["evidence"] == pytest.approx([0, 0, 23.0])
+
+
+def test_the_range_kernel_equals_its_definition():
+    rng = np.random.default_rng(6)
+    scores, limits, present = rng.normal(size=(3, 500)), np.array([1, 2, 0.5]), np.arange(500) > 99
+    expected = present & (np.abs(scores) > limits[:, None]).any(axis=0)
+    assert (out_of_range(scores, limits, present) == expected).all()
 
 
 def test_the_honest_spread_is_that_of_expected_scores():

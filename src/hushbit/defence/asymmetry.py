@@ -42,6 +42,8 @@ def asymmetric_group(
         return found
     deviation = scores - upper_median(scores, trusted)
     low, high = leading_distances(deviation, tested, natural, -2 * math.log(rate))
+    if low == high == np.inf:
+        return found
     for sign, distance in ((-1.0, low), (1.0, high)):
         if distance < np.inf:
             away = sign * deviation
@@ -76,10 +78,11 @@ def leading_distances(
         for place in range(BINS - 1, -1, -1):
             lead += counts[side, place] - counts[1 - side, place]
             visited += counts[side, place] + counts[1 - side, place]
-            more = max(visited - natural, 0.0) + 1
-            excess = lead - natural - math.sqrt(more * (log_rate + math.log(more)))
-            if excess > most:
-                most, distances[side] = excess, place * furthest / BINS
+            if lead - natural > most:  # the bound is not negative: most rounds end here
+                more = max(visited - natural, 0.0) + 1
+                excess = lead - natural - math.sqrt(more * (log_rate + math.log(more)))
+                if excess > most:
+                    most, distances[side] = excess, place * furthest / BINS
     return distances[0], distances[1]
 
 

@@ -51,7 +51,7 @@ from hushbit.defence.filter import readable_votes
 from hushbit.defence.modality import split_at_median, upper_median
 from hushbit.defence.rules import biased_bits
 from hushbit.errors import InvalidInput
-from hushbit.kernels import Flags
+from hushbit.kernels import Flags, njit
 from hushbit.mechanism import Mechanism
 from hushbit.tally.decoded_ballots import SingleBallots
 from hushbit.tally.tally import Tally
@@ -206,10 +206,11 @@ class Defence:
         accepted = present & ~held & ~behind
         if not is_minority(~accepted, voters):
             accepted = present
-        # Evidence does not fall where the ballot is removed now, and is the same for newcomers.
-        evidence, before = after["evidence"], state["evidence"]
-        evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
-        after["evidence"] = np.where(waiting, before, evidence)
+        if not accepted.all():
+            # Evidence does not fall where the ballot is removed now, and stays for newcomers.
+            evidence, before = after["evidence"], state["evidence"]
+            evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
+            after["evidence"] = np.where(waiting, before, evidence)
         marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
         return DefenceResult(accepted, marked | {"sums": behind, "asymmetry": ~present}, after)
 
@@ -268,9 +269,9 @@ class Defence:
         """
         present, outside, kinds = counted, np.zeros_like(counted), False
         slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
-        limits = (decoded.max_score + slack)[:, None]
+        limits = decoded.max_score + slack
         for _ in range(REPEATS):
-            out = present & (np.abs(scores) > limits).any(axis=0)
+            out = out_of_range(scores, limits, present)
             if out.any() and is_minority(outside | out, voters):
                 present, outside = present & ~out, outside | out
                 scores = power_scores(decoded, present, direction)
@@ -282,9 +283,10 @@ class Defence:
             kinds |= kept
             if present is before:
                 break
-        out = present & (np.abs(scores) > limits).any(axis=0)
-        if out.any() and is_minority(outside | out, voters):
-            present, outside = present & ~out, outside | out
+        else:
+            out = out_of_range(scores, limits, present)
+            if out.any() and is_minority(outside | out, voters):
+                present, outside = present & ~out, outside | out
         return present, scores, outside, kinds
 
     def without_group(
@@ -313,6 +315,16 @@ class Defence:
                 return rest, again, kept
             kept = True
         return present, scores, kept
+
+
+@njit
+def out_of_range(scores: Floats, limits: Floats, present: Flags) -> Flags:
+    """present & (np.abs(scores) > limits[:, None]).any(axis=0)."""
+    out = np.zeros(present.size, np.bool_)
+    for row in range(limits.size):
+        for user in range(present.size):
+            out[user] |= present[user] & (abs(scores[row, user]) > limits[row])
+    return out
 
 
 def oriented(scores: Floats, present: Flags) -> Floats:
