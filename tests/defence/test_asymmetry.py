@@ -8,35 +8,62 @@ import pytest
 from hushbit.defence.asymmetry import (
     KEPT,
     asymmetric_group,
-    lead_bound,
     leading_distances,
     reference_distances,
 )
 
 
-def crossing_probability(steps, least, per_user):
-    """P(a walk of fair coins exceeds least + per_user · n for any n <= steps), exactly."""
+def crossing_probability(steps, rate):
+    """P(a walk of fair coins exceeds the bound at any n <= steps), exactly."""
     law, crossed = {0: 1.0}, 0.0
     for n in range(1, steps + 1):
         moved = {}
         for place, chance in law.items():
             for new in (place - 1, place + 1):
                 moved[new] = moved.get(new, 0.0) + chance / 2
-        crossed += sum(chance for place, chance in moved.items() if place > least + per_user * n)
-        law = {place: chance for place, chance in moved.items() if place <= least + per_user * n}
+        bound = math.sqrt((n + 1) * (2 * math.log(1 / rate) + math.log(n + 1)))
+        crossed += sum(chance for place, chance in moved.items() if abs(place) > bound)
+        law = {place: chance for place, chance in moved.items() if abs(place) <= bound}
     return crossed
 
 
 @pytest.mark.parametrize("rate", [0.3, 0.05, 0.001])
-@pytest.mark.parametrize("natural", [10, 40, 100])
-def test_fair_coins_exceed_the_bound_with_at_most_the_rate(rate, natural):
-    least, per_user = lead_bound(natural, rate)
-    chance = crossing_probability(300, least, per_user)
-    assert chance <= rate
-    assert crossing_probability(300, least / 2, per_user) > rate / 2  # no bound to give away
-    assert least + per_user * 1.5 * natural == pytest.approx(
-        math.sqrt(3 * natural * math.log(1 / rate))
-    )
+def test_fair_coins_exceed_the_bound_with_at_most_the_rate(rate):
+    assert rate / 30 < crossing_probability(1000, rate) <= rate
+
+
+@pytest.mark.parametrize("natural", [0, 20, 100])
+@pytest.mark.parametrize("others", [0, 7, 60])
+def test_the_bound_is_that_of_users_who_are_not_natural(natural, others):
+    """A group on one side, and `others` as many on either side further away: the least size."""
+    rate = 1e-4
+
+    def is_found(size):
+        deviation = np.concatenate([np.full(size, -1.0), np.full(others, 2.0), np.full(others, -2)])
+        tested = np.ones(deviation.size, dtype=np.bool_)
+        return leading_distances(deviation, tested, natural, -2 * math.log(rate))[0] < np.inf
+
+    def exceeds(size):
+        n = size + 2 * others - natural
+        return size - natural > math.sqrt((n + 1) * (-2 * math.log(rate) + math.log(n + 1)))
+
+    sizes = range(natural, natural + 150)
+    least = next(size for size in sizes if exceeds(size))
+    assert next(size for size in sizes if is_found(size)) == least
+    assert least <= natural + 70
+
+
+@pytest.mark.parametrize("rate", [0.3, 1e-3, 1e-9])
+def test_natural_users_raise_the_lead_most_if_all_are_visited(rate):
+    """For n visited, k + min(bound(n - k), n - k) is largest at the largest k."""
+
+    def most(n, k):
+        m = n - k
+        return k + min(m, math.sqrt((m + 1) * (-2 * math.log(rate) + math.log(m + 1))))
+
+    for n in range(1, 300):
+        values = [most(n, k) for k in range(min(n, 50) + 1)]
+        assert max(values) <= values[-1] + 1e-9
 
 
 def test_symmetric_scores_of_any_spread_are_kept():
@@ -47,7 +74,7 @@ def test_symmetric_scores_of_any_spread_are_kept():
         scores = [rng.normal, rng.standard_cauchy, rng.uniform][trial % 3](size=200)
         scores[:20] -= trial % 2 * 50.0
         removed += asymmetric_group(scores, everyone, everyone, 20, 0.05).any()
-    assert removed <= 1000  # two sides
+    assert removed <= 500
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -56,9 +83,9 @@ def test_the_kernel_equals_its_definition(seed):
     users = int(rng.integers(1, 400))
     deviation = rng.normal(size=users) - rng.uniform(0, 9) * (rng.uniform(size=users) < 0.3)
     tested = rng.uniform(size=users) < 0.9
-    for least, per_user in ((0.0, 0.0), (0.1 * users, 0.1), (3.0, 0.5), (1e9, 0.0)):
-        made = leading_distances(deviation, tested, least, per_user)
-        assert made == pytest.approx(reference_distances(deviation, tested, least, per_user))
+    for natural, log_rate in ((0.0, 0.0), (0.1 * users, 0.1), (3.0, 5.0), (1e9, 0.0)):
+        made = leading_distances(deviation, tested, natural, log_rate)
+        assert made == pytest.approx(reference_distances(deviation, tested, natural, log_rate))
 
 
 def test_nobody_and_equal_scores_are_kept():

@@ -14,8 +14,10 @@ from hushbit.defence.defence import (
     REPEATS,
     Defence,
     first_groups,
+    honest_spread,
     model_direction,
     newcomers_waiting,
+    out_of_range,
 )
 from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.lab.attacks.ballots import attack_ballots
@@ -120,6 +122,42 @@ def test_sums_fade_and_the_variance_of_their_noise_is_counted():
     assert state["evidence"] == pytest.approx([0, 0, 23.0])
 
 
+def test_the_range_kernel_equals_its_definition():
+    rng = np.random.default_rng(6)
+    scores, limits, present = rng.normal(size=(3, 500)), np.array([1, 2, 0.5]), np.arange(500) > 99
+    expected = present & (np.abs(scores) > limits[:, None]).any(axis=0)
+    assert (out_of_range(scores, limits, present) == expected).all()
+
+
+def test_the_honest_spread_is_that_of_expected_scores():
+    rng, everyone = np.random.default_rng(0), np.ones(100_000, dtype=np.bool_)
+    noise = rng.normal(size=100_000)
+    for spread in (0.0, 0.5, 0.8):
+        scores = 3 + noise + spread * rng.normal(size=100_000)
+        assert honest_spread(scores, everyone) == pytest.approx(spread, abs=0.15)
+        pushing = np.arange(100_000) % 3 == 0
+        moved = np.where(pushing, scores - 50, scores)
+        assert honest_spread(moved, ~pushing) == pytest.approx(spread, abs=0.15)
+        assert spread < honest_spread(moved, everyone) <= 1.0
+    assert honest_spread(9 * noise, everyone) == 1.0
+    assert honest_spread(noise, ~everyone) == 0.0
+
+
+def test_users_who_differ_as_honest_users_do_are_not_held():
+    """Users differ by 0.7 sigma about 0.5. Many expect less than -0.5 in every round."""
+    places = np.random.default_rng(3).normal(0.5, 0.7, 400)
+    assert (places < -0.5).sum() > 20
+    results = rounds_of(places, 40)
+    assert np.any([~result.accepted for result in results], axis=0).mean() <= 0.01
+
+
+def test_sums_exclude_nobody_where_users_are_of_many_kinds(monkeypatch):
+    """The users of the test of a group behind, in rounds in which another group is kept."""
+    original = Defence.test_round
+    monkeypatch.setattr(Defence, "test_round", lambda *given: (*original(*given)[:3], True))
+    assert rounds_of(np.where(np.arange(400) < 130, 0.0, 2.0), 12)[-1].removed_by["sums"] == 0
+
+
 def test_held_users_return_when_their_evidence_is_zero():
     places, held = np.ones(200), []
     state = DEFENCE.start(200)
@@ -165,6 +203,21 @@ def test_a_coalition_is_removed_in_one_round(attack, share):
     assert (~result.accepted[:count]).mean() > 0.97
     assert (~result.accepted[count:]).mean() <= 0.01
     assert result.removed_by["range"] + result.removed_by["asymmetry"] == result.removed
+
+
+def test_a_coalition_is_found_beside_large_honest_differences():
+    """15 % push the mean; honest users differ by 4 sigma along an axis of their own.
+
+    Without the coalition, users differ on the shared direction about as much as before, so a group
+    there would be kept. On the mean they differ much less, so the group on the mean is removed.
+    """
+    users, pushing = 1000, np.arange(1000) < 150
+    spread = np.random.default_rng(5).normal(0, 4, users)
+    honest, _ = planted(users, 2000, np.where(pushing, 0.0, spread), 0)
+    pushed, _ = planted(users, 2000, np.where(pushing, 10.0, 0.0), 1)
+    result = decide(packed(votes(honest + pushed)), DEFENCE.start(users), None, 1)
+    assert (~result.accepted == pushing).mean() > 0.99
+    assert decide(packed(votes(honest)), DEFENCE.start(users), None, 1).accepted.all()
 
 
 def test_the_range_applies_to_few_users():

@@ -9,6 +9,7 @@ from defence.planted_votes import packed, planted, votes
 from defence.test_defence import DEFENCE, decide
 from hushbit.baselines import FedAvg
 from hushbit.cpa import CPA
+from hushbit.defence.defence import honest_spread
 from hushbit.defence.shift_bound import defended_shift
 from hushbit.errors import InvalidInput
 
@@ -21,7 +22,9 @@ def test_the_bounds_follow_their_formulas():
     z, h = DEFENCE.slack(1000, 60), math.log(3 * 60 * 61 / 0.01)
     assert bound.without_defence == pytest.approx(0.3 * SIGMA * math.sqrt(2000))
     assert bound.one_round == pytest.approx(0.3 * (0.2 + z * SIGMA))
-    assert bound.every_round == pytest.approx(0.3 * SIGMA * (0.5 + (h + 0.2 / SIGMA + z) / 60))
+    assert bound.every_round == pytest.approx(0.3 * SIGMA * (1.5 + h / 60))
+    known = defended_shift(MECHANISM, 1000, 60, 0.3, spread=0.2)
+    assert known.every_round == pytest.approx(0.3 * SIGMA * (0.7 + h / 60))
     assert bound.every_round < bound.one_round < bound.without_defence
 
 
@@ -36,16 +39,57 @@ def test_a_shorter_clip_lowers_the_bounds_and_no_bound_exceeds_the_one_without_d
             defended_shift(MECHANISM, 1000, 60, wrong)
 
 
-@pytest.mark.parametrize("push", [0.6, 1.0, 3.0, 8.0])
-def test_no_user_pushes_further_against_the_steps(push):
-    """10 % of the users push in every round; the counted pushes stay below T / 2 + h + once."""
-    attackers, rounds = np.arange(200) < 20, 60
-    state, total = DEFENCE.start(200), np.zeros(200)
+def counted_pushes(strategy, rounds=60, users=200, attackers=20):
+    """Sum of pushes of accepted ballots for each attacker, noise included, and the bound.
+
+    The direction of the model is reversed in every third round: the sign follows the majority.
+    """
+    bad, state = np.arange(users) < attackers, DEFENCE.start(users)
+    total, tolerated = np.zeros(users), 0.0
     for number in range(1, rounds + 1):
-        means, axis = planted(200, 400, np.where(attackers, -push, 1.0))
+        means, axis = planted(users, 400, np.where(bad, -strategy(state, number), 1.0))
         decoded = packed(votes(means, number))
-        result = decide(decoded, state, axis, number)
-        state, total = result.state, total + push * result.accepted
-    once = decoded.max_score + DEFENCE.slack(200, rounds)
-    most = rounds / 2 - math.log(DEFENCE.rate_in(rounds)) + once
-    assert total[attackers].mean() <= most
+        model = axis if number % 3 else -axis
+        result = decide(decoded, state, model, number)
+        assert 2 * result.removed <= users
+        scores = decoded.score(bad, ~bad, axis)[2]
+        total -= np.where(result.accepted, scores, 0)
+        present = ~result.marked["asymmetry"]
+        tolerated += 0.5 + honest_spread(scores, present)
+        state = result.state
+    return total[bad], tolerated - math.log(DEFENCE.rate_in(rounds))
+
+
+@pytest.mark.parametrize("push", [0.3, 0.6, 1.0, 3.0, 8.0])
+def test_no_user_pushes_further_against_the_model(push):
+    pushes, bound = counted_pushes(lambda state, number: push)
+    assert (pushes <= bound).all()
+
+
+@pytest.mark.parametrize("push", [2.0, 5.0, 8.0])
+@pytest.mark.parametrize("back", [1.0, 8.0])
+def test_no_user_gains_by_good_scores_that_do_not_count(push, back):
+    """Push until held, send good scores until released, and push again."""
+    pushes, bound = counted_pushes(
+        lambda state, number: np.where(state["excluded"] > 0, -back, push)
+    )
+    assert (pushes <= bound).all()
+
+
+def test_no_user_gains_by_scores_out_of_range():
+    """A score beyond the range in every second round is removed and lowers no evidence."""
+    pushes, bound = counted_pushes(lambda state, number: -19.0 if number % 2 else 6.0)
+    assert (pushes <= bound).all()
+
+
+def test_accepted_scores_are_within_the_range():
+    """One user of 200 far out on the model: removed; the bound of one round holds for the rest."""
+    for place in (5.0, 12.0, 19.0):
+        means, axis = planted(200, 400, np.where(np.arange(200) < 1, place, 1.0))
+        decoded = packed(votes(means, 3))
+        result = decide(decoded, DEFENCE.start(200), axis, 1)
+        everyone = np.ones(200, dtype=np.bool_)
+        scores = decoded.score(everyone, ~everyone, axis)[2]
+        limit = decoded.max_score + DEFENCE.slack(200, 1)
+        assert (np.abs(scores[result.accepted]) <= limit).all()
+        assert result.accepted[0] == (abs(scores[0]) <= limit)

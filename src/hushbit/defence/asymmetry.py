@@ -3,14 +3,14 @@
 Take the distance of each score from the centre, the median of trusted users, and visit users from
 the furthest to the nearest. Let lead = (users visited on one side) - (on the other side). If honest
 scores are symmetric about the centre, every user visited is on either side with probability 1/2.
-Then exp(s · lead - s² n / 2) is a supermartingale in the number n of users visited, and Ville's
-inequality gives for any s > 0
+Then exp(s · lead - s² n / 2) is a supermartingale in the number n of users visited, for any s, and
+so is its mean over s from the standard normal distribution. Ville's inequality gives
 
-    P( lead > ln(1 / rate) / s + s n / 2  for any n ) <= rate.
+    P( |lead| > sqrt((n + 1) (2 ln(1 / rate) + ln(n + 1)))  for any n ) <= rate.
 
-Honest users need not be symmetric: `natural` users may be anywhere, and the lead must exceed the
-bound by that number. s is chosen such that the bound is smallest, sqrt(2 n ln(1 / rate)), at
-n = 1.5 · natural. Few users never exceed the bound, so no least number of users is needed.
+Honest users need not be symmetric: `natural` users may be anywhere. All of them may be on one side
+and be visited first; then the others visited are n - natural, and the lead must exceed the bound
+for these by `natural`. Few users never exceed it, so no least number of users is needed.
 
 If the lead exceeds the bound, the users visited on that side up to the largest excess are a group.
 All users are removed who are closer to the median of the group than to the centre. Honest users may
@@ -36,13 +36,14 @@ KEPT = 0.95
 def asymmetric_group(
     scores: Floats, tested: Flags, trusted: Flags, natural: float, rate: float
 ) -> Flags:
-    """The tested users to remove; `natural` is a number of users, `rate` the error of one side."""
+    """The tested users to remove; `natural` is a number of users, `rate` the error of the test."""
     found = np.zeros_like(tested)
     if not trusted.any():
         return found
-    least, per_user = lead_bound(natural, rate)
     deviation = scores - upper_median(scores, trusted)
-    low, high = leading_distances(deviation, tested, natural + least, per_user)
+    low, high = leading_distances(deviation, tested, natural, -2 * math.log(rate))
+    if low == high == np.inf:
+        return found
     for sign, distance in ((-1.0, low), (1.0, high)):
         if distance < np.inf:
             away = sign * deviation
@@ -52,20 +53,14 @@ def asymmetric_group(
     return found
 
 
-def lead_bound(natural: float, rate: float) -> tuple[float, float]:
-    """ln(1 / rate) / s and s / 2: the bound on the lead of symmetric users, and its slope."""
-    slope = math.sqrt(-2 * math.log(rate) / (1.5 * max(natural, 1.0)))
-    return -math.log(rate) / slope, slope / 2
-
-
 @njit
 def leading_distances(
-    deviation: Floats, tested: Flags, least: float, per_user: float
+    deviation: Floats, tested: Flags, natural: float, log_rate: float
 ) -> tuple[float, float]:
     """The distances below and above at which the lead exceeds its bound by most.
 
-    The bound is least + per_user · (users visited). A distance is infinite where the lead of that
-    side never exceeds it. The definition is `reference_distances`.
+    `log_rate` is 2 ln(1 / rate). A distance is infinite where the lead of that side never exceeds
+    the bound. The definition is `reference_distances`.
     """
     furthest = 0.0
     for user in range(tested.size):
@@ -83,21 +78,24 @@ def leading_distances(
         for place in range(BINS - 1, -1, -1):
             lead += counts[side, place] - counts[1 - side, place]
             visited += counts[side, place] + counts[1 - side, place]
-            excess = lead - least - per_user * visited
-            if excess > most:
-                most, distances[side] = excess, place * furthest / BINS
+            if lead - natural > most:  # the bound is not negative: most rounds end here
+                more = max(visited - natural, 0.0) + 1
+                excess = lead - natural - math.sqrt(more * (log_rate + math.log(more)))
+                if excess > most:
+                    most, distances[side] = excess, place * furthest / BINS
     return distances[0], distances[1]
 
 
 def reference_distances(
-    deviation: Floats, tested: Flags, least: float, per_user: float
+    deviation: Floats, tested: Flags, natural: float, log_rate: float
 ) -> tuple[float, float]:
     """`leading_distances` in NumPy."""
     distance = np.abs(deviation[tested])
     edges = np.arange(BINS) * (distance.max(initial=0.0) / BINS)
     below = (distance[deviation[tested] < 0] >= edges[:, None]).sum(axis=1)
     above = (distance[deviation[tested] > 0] >= edges[:, None]).sum(axis=1)
-    bound = least + per_user * (below + above)
+    more = np.maximum(below + above - natural, 0) + 1
+    bound = natural + np.sqrt(more * (log_rate + np.log(more)))
     found = []
     for lead in (below - above, above - below):
         last = BINS - 1 - int(np.argmax((lead - bound)[::-1]))

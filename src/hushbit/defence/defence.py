@@ -9,15 +9,17 @@ the product of y with a direction of length 1: its noise has variance 1, and an 
             round before minus those with low scores, a step of the power method
     model   on the direction of the model (`model_direction`), which is public before the ballots
 
-The server stores two numbers for each user: the evidence E = max(0, E - model - 1/2), which is the
-logarithm of the likelihood ratio of a push of one noise against the model to no push; and the sum
-of mean and model scores, faded from round to round. Five tests remove ballots:
+The server stores two numbers for each user: the evidence E = max(0, E - model - h - 1/2), where h
+is the spread of the users' expected model scores in the round (`honest_spread`); and the sum of
+mean and model scores, faded from round to round. E is the logarithm of the likelihood ratio of a
+push of h and one noise against the model to a push of h. Five tests remove ballots:
 
     bits       their bits are not fair coins, which honest bits are for any data (Hoeffding)
     range      a score is beyond max_score and the noise (Hoeffding)
     asymmetry  a group of users scores on one side of the others, on mean or shared
                (`hushbit.defence.asymmetry`)
-    sums       the same on the sums over rounds; only users below the others are removed
+    sums       the same on the sums over rounds; only users below the others are removed, and
+               nobody in a round in which users are of many kinds (`Defence.without_group`)
     evidence   E > ln(t (t + 1) / rate) in round t; or E > ln(1 / false_positive_rate), and more
                users have that than `natural_share` and chance. Excluded users stay out while E > 0
 
@@ -29,7 +31,7 @@ rounds. So over the whole run
 - asymmetry and sums remove any honest user with at most a third, if all honest users but
   `natural_share` are symmetric about their median;
 - evidence ever holds an honest user with at most a third, if the user's expected score on the
-  model is not negative, and if that of at most `natural_share` of the users is negative.
+  model is at least -h in every round, and if that of at most `natural_share` of the users is not.
 
 A test that would remove more than half of the users is not applied. Newcomers, users who were not
 enrolled before the first round, count with probability seen / ENROLMENT after `seen` rounds.
@@ -39,6 +41,7 @@ import hmac
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 
 import numpy as np
 
@@ -48,7 +51,7 @@ from hushbit.defence.filter import readable_votes
 from hushbit.defence.modality import split_at_median, upper_median
 from hushbit.defence.rules import biased_bits
 from hushbit.errors import InvalidInput
-from hushbit.kernels import Flags
+from hushbit.kernels import Flags, njit
 from hushbit.mechanism import Mechanism
 from hushbit.tally.decoded_ballots import SingleBallots
 from hushbit.tally.tally import Tally
@@ -59,10 +62,11 @@ State = dict[str, Floats]
 COLUMNS = ("evidence", "sum", "noise", "excluded", "shared", "last_round", "seen")
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
-TESTS = 4 * REPEATS + 2  # of asymmetry in a round: two rows and two sides, repeated; sums
+TESTS = 2 * REPEATS + 1  # of asymmetry in a round: two rows, repeated; sums
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
 MANY_KINDS = 0.5
+QUARTILE = NormalDist().inv_cdf(0.75)
 FIRST_MODEL_WEIGHT = 0.25  # the drift alone is short and mostly noise in the first rounds
 
 
@@ -182,7 +186,7 @@ class Defence:
             first = decoded.score(*groups, direction)
         else:
             first = power_scores(decoded, counted, direction)
-        present, scores, outside = self.test_round(
+        present, scores, outside, kinds = self.test_round(
             decoded, counted, voters, first, direction, number
         )
         held = behind = state["excluded"] > 0
@@ -196,12 +200,17 @@ class Defence:
             tested = voters & ~biased
             held = self.test_evidence(after["evidence"], held, tested, number)
             behind = self.test_sums(after, tested, present & ~held, number)
-            if not is_minority(held | behind, voters):
+            if kinds or not is_minority(held | behind, voters):
                 behind = np.zeros_like(behind)
             after["excluded"] = (held | behind).astype(np.float64)
         accepted = present & ~held & ~behind
         if not is_minority(~accepted, voters):
             accepted = present
+        if not accepted.all():
+            # Evidence does not fall where the ballot is removed now, and stays for newcomers.
+            evidence, before = after["evidence"], state["evidence"]
+            evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
+            after["evidence"] = np.where(waiting, before, evidence)
         marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
         return DefenceResult(accepted, marked | {"sums": behind, "asymmetry": ~present}, after)
 
@@ -209,12 +218,14 @@ class Defence:
         """Evidence, sum and noise with the scores of a round added.
 
         The signs are such that the median is not negative: if attackers move the model, its
-        direction is reversed, because the majority is honest.
+        direction is reversed, because the majority is honest. Positive scores of users who are not
+        present do not lower their evidence, because their ballots do not count.
         """
         mean, model = (oriented(row, present) for row in (scores[0], scores[2]))
-        fading = self.fading(present.size)
+        fading, tolerated = self.fading(present.size), honest_spread(model, present) + 0.5
+        against = np.where(present, -model, np.maximum(-model, 0.0))
         return {
-            "evidence": np.maximum(state["evidence"] - model - 0.5, 0.0),
+            "evidence": np.maximum(state["evidence"] + against - tolerated, 0.0),
             "sum": fading * state["sum"] + mean + model,
             "noise": fading**2 * state["noise"] + 2,
         }
@@ -250,39 +261,89 @@ class Defence:
         scores: Floats,
         direction: Floats | None,
         number: int,
-    ) -> tuple[Flags, Floats, Flags]:
+    ) -> tuple[Flags, Floats, Flags, bool]:
         """The users left by range and asymmetry, their scores, and the users out of range.
 
-        Users are scored again after each removal, because attackers change the directions.
+        Users are scored again after each removal, because attackers change the directions. The last
+        result is whether users are of many kinds, see `without_group`.
         """
-        present, outside = counted, np.zeros_like(counted)
+        present, outside, kinds = counted, np.zeros_like(counted), False
         slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
-        limits = (decoded.max_score + slack)[:, None]
-        rate = self.rate_in(number) / TESTS
+        limits = decoded.max_score + slack
         for _ in range(REPEATS):
-            out = present & (np.abs(scores) > limits).any(axis=0)
-            natural, group = self.natural_share * np.count_nonzero(present), np.zeros_like(present)
-            for row in scores[:2]:
-                group |= asymmetric_group(row, present, present, natural, rate)
-            rest = present & ~(out | group)
-            if not (out | group).any() or not is_minority(~rest, voters):
+            out = out_of_range(scores, limits, present)
+            if out.any() and is_minority(outside | out, voters):
+                present, outside = present & ~out, outside | out
+                scores = power_scores(decoded, present, direction)
+                continue
+            before = present
+            present, scores, kept = self.without_group(
+                decoded, present, voters, scores, direction, number
+            )
+            kinds |= kept
+            if present is before:
                 break
+        else:
+            out = out_of_range(scores, limits, present)
+            if out.any() and is_minority(outside | out, voters):
+                present, outside = present & ~out, outside | out
+        return present, scores, outside, kinds
+
+    def without_group(
+        self,
+        decoded: SingleBallots,
+        present: Flags,
+        voters: Flags,
+        scores: Floats,
+        direction: Floats | None,
+        number: int,
+    ) -> tuple[Flags, Floats, bool]:
+        """The users left without a group on one side, their scores, and whether a group was kept.
+
+        A group is kept if the rest differ on the same score about as much as before: then users are
+        of many kinds, and the mean of some kinds says nothing about the others.
+        """
+        kept = False
+        natural, rate = self.natural_share * np.count_nonzero(present), self.rate_in(number) / TESTS
+        for row in (0, 1):
+            group = asymmetric_group(scores[row], present, present, natural, rate)
+            rest = present & ~group
+            if not group.any() or not is_minority(~rest, voters):
+                continue
             again = power_scores(decoded, rest, direction)
-            # Users of many kinds: the rest differ about as much among themselves as before.
-            variance = float(scores[:2, present].var(axis=1).max()) - 1
-            if group.any() and float(again[1, rest].var()) - 1 > MANY_KINDS * variance:
-                if out.any():
-                    present, outside = present & ~out, outside | out
-                    scores = power_scores(decoded, present, direction)
-                break
-            present, scores, outside = rest, again, outside | out
-        return present, scores, outside
+            if again[row, rest].var() - 1 <= MANY_KINDS * (scores[row, present].var() - 1):
+                return rest, again, kept
+            kept = True
+        return present, scores, kept
+
+
+@njit
+def out_of_range(scores: Floats, limits: Floats, present: Flags) -> Flags:
+    """present & (np.abs(scores) > limits[:, None]).any(axis=0)."""
+    out = np.zeros(present.size, np.bool_)
+    for row in range(limits.size):
+        for user in range(present.size):
+            out[user] |= present[user] & (abs(scores[row, user]) > limits[row])
+    return out
 
 
 def oriented(scores: Floats, present: Flags) -> Floats:
     """The scores with the sign that makes the median of the present users not negative."""
     against = int(np.count_nonzero(present & (scores < 0)))
     return scores if 2 * against <= int(np.count_nonzero(present)) else -scores
+
+
+def honest_spread(scores: Floats, present: Flags) -> float:
+    """Standard deviation of the users' expected scores, from median and upper quartile; at most 1.
+
+    Users who push against the model are below both. The noise of a score has variance 1.
+    """
+    inside = scores[present]
+    if not inside.size:
+        return 0.0
+    ranks = [inside.size // 2, 3 * inside.size // 4]
+    median, upper = np.partition(inside, ranks)[ranks]
+    return math.sqrt(min(max(((upper - median) / QUARTILE) ** 2 - 1, 0.0), 1.0))
 
 
 def is_minority(flags: Flags, voters: Flags) -> bool:
