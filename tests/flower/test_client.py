@@ -1,5 +1,6 @@
 """The client mod: what it sends, refuses and charges."""
 
+import json
 import math
 import secrets
 from pathlib import Path
@@ -120,7 +121,10 @@ def test_a_mechanism_that_is_not_listed_or_does_not_fit_is_not_built(tmp_path: P
 
     magic = {"hushbit-mechanism": '{"mechanism":"Magic","dim":14}'}
     reply = ask(tmp_path, shift=never, entries=magic)
-    assert reply.error.reason == "policy: the client's policy does not allow this request"
+    assert reply.error.reason == "version: this client has no mechanism named Magic"
+    newer = {"hushbit-mechanism": json.dumps(hb.CPA(14, 1.0, 0.05).description | {"newer": 1})}
+    reply = ask(tmp_path, shift=never, entries=newer)
+    assert reply.error.reason == "version: this client has no parameter named 'newer'"
     reply = ask(tmp_path, hb.CPA(15, 1.0, 0.05), shift=never)
     assert reply.error.reason.startswith("configuration: the server's mechanism encodes 15 entries")
 

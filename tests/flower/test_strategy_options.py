@@ -66,7 +66,8 @@ def test_sampling_and_voting_share_one_deadline(tmp_path: Path, monkeypatch: Any
     metrics = run_unchanged(grid, strategy(deadline_seconds=100.0)).train_metrics_clientapp[1]
     [(text, *numbers)] = lines  # one line for 80 seconds without a node
     assert text % tuple(numbers) == (
-        "hushbit: 0 nodes are online, waiting for 1 (quorum 1) for at most 100 s"
+        "hushbit: 0 nodes are online, waiting for 1 (quorum 1) for at most 100 s; if there are no "
+        "more nodes, lower honest, quorum or users_per_round"
     )
     assert metrics["asked"] == 2
     assert metrics["seconds"] == pytest.approx(100.0)

@@ -13,7 +13,8 @@ from typing import Any
 from hushbit.checks import check_choice, check_int, check_positive
 from hushbit.encoding.words import FAMILIES
 from hushbit.errors import InvalidInput
-from hushbit.flower.refusals import RequestRefused
+from hushbit.flower.refusals import RequestRefused, VersionMismatch
+from hushbit.registry import BY_DESCRIPTION
 from hushbit.wrappers import MAX_ANSWERS
 
 MIN_LENGTH, MAX_LENGTH = 1e-30, 1e30
@@ -46,8 +47,14 @@ class DescriptionLimits:
     max_dim: int
 
     def check(self, description: Any) -> None:
-        """Raise RequestRefused if the description is not within the limits."""
+        """Raise RequestRefused if the description is not within the limits.
+
+        Names of mechanisms and parameters that this version does not have raise VersionMismatch.
+        """
         name = nested_name(description)
+        for unknown in sorted(set(name.split("/")) - set(BY_DESCRIPTION)):
+            if unknown.isidentifier() and unknown != "None":
+                raise VersionMismatch(f"this client has no mechanism named {unknown}")
         if name not in self.mechanisms:
             allowed = ", ".join(self.mechanisms)
             raise RequestRefused(f"the server requested {name}; the policy allows {allowed}")
@@ -99,10 +106,10 @@ class DescriptionLimits:
         elif field in ("vote", "mode"):
             if not isinstance(value, str):
                 raise InvalidInput(f"{field} must be a name")
-        elif field != "stochastic" or not isinstance(value, bool):
-            raise InvalidInput(
-                f"{field[:40]!r} is not a known parameter, or its value has the wrong type"
-            )
+        elif field != "stochastic":
+            raise VersionMismatch(f"this client has no parameter named {field[:40]!r}")
+        elif not isinstance(value, bool):
+            raise InvalidInput("stochastic must be true or false")
 
 
 def nested_name(description: Any) -> str:

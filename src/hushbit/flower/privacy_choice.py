@@ -9,7 +9,7 @@ from hushbit.checks import check_scale
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 from hushbit.privacy.accountant import delta_text
-from hushbit.registry import mechanism_by_name
+from hushbit.registry import BY_NAME, mechanism_by_name
 from hushbit.tuning.auto import AutoCPA
 from hushbit.tuning.calibrate import calibrate
 
@@ -45,6 +45,10 @@ class PrivacyChoice:
             raise InvalidInput(
                 "mechanism must be a Mechanism or a name, and a budget is given as budget=...; got "
                 f"{type(self.mechanism).__name__}"
+            )
+        if isinstance(self.mechanism, str) and self.mechanism not in BY_NAME:
+            raise InvalidInput(
+                f"unknown mechanism {self.mechanism!r}; choose one of {', '.join(BY_NAME)}"
             )
         if (self.rounds, self.honest) != (None, None):
             raise InvalidInput("rounds and honest belong to a budget: leave them out")
@@ -87,15 +91,15 @@ class PrivacyChoice:
 
     def statement(self, mechanism: Mechanism, rounds: int, delta: float) -> str:
         """What a run of so many rounds costs a user, in one line."""
-        guarantee = mechanism.guarantee
+        guarantee, run = mechanism.guarantee, f"in {rounds} round{'s' * (rounds != 1)}"
         text = (
             f"epsilon {guarantee.epsilon_per_bit:.3g} per bit, "
             f"{guarantee.epsilon_per_message(delta):.3g} per message and "
-            f"{guarantee.epsilon_per_run(rounds, delta):.3g} in {rounds} rounds against the server"
+            f"{guarantee.epsilon_per_run(rounds, delta):.3g} {run} against the server"
         )
         model = self.epsilon_run_model(mechanism, rounds, delta)
         if model is not None:
-            text += f", {model:.3g} in {rounds} rounds against those who see only models"
+            text += f", {model:.3g} {run} against those who see only models"
         return f"{text} (delta {delta_text(delta)})"
 
     def epsilon_run_model(self, mechanism: Mechanism, rounds: int, delta: float) -> float | None:

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from logging import INFO, getLogger
+from logging import WARNING, getLogger
 from typing import Any
 
 from flwr.app import (
@@ -107,8 +107,11 @@ def sample_nodes(
         if len(nodes) != online:
             online = len(nodes)
             until = wait_end if online >= quorum else deadline
-            text = "hushbit: %d nodes are online, waiting for %d (quorum %d) for at most %.0f s"
-            log(INFO, text, online, wanted, quorum, until - now)
+            text = (
+                "hushbit: %d nodes are online, waiting for %d (quorum %d) for at most %.0f s; if "
+                "there are no more nodes, lower honest, quorum or users_per_round"
+            )
+            log(WARNING, text, online, wanted, quorum, until - now)
         time.sleep(min(1.0, deadline - now))
     if limit is None or len(nodes) <= limit:
         return nodes

@@ -90,7 +90,9 @@ def _budget(
     missing = [name for name, value in parts.items() if value is None]
     if epsilon is not None and delta is not None and per is not None and against is not None:
         return Budget(epsilon, delta, per=per, against=against, accountant=accountant or "renyi")
-    if len(missing) == len(parts) and accountant is None:
+    if len(missing) == len(parts):
+        if accountant is not None:
+            raise InvalidInput("--accountant applies to a budget only: leave it out")
         return None
     raise InvalidInput(
         "a privacy budget has four parts, none with a default value; missing: "
