@@ -32,7 +32,7 @@ class Budget:
     per             "bit", "message" (one round) or "run"
     against         "server" (sees ballots), or "model" (sees only tallies, estimates or models)
     accountant      how epsilon against the model is computed, see `Guarantee.of_tally`: "renyi", or
-                    "tightest", which allows less noise
+                    "tightest", the smaller of two proved bounds
 
     >>> print(Budget(4, 1e-5, per="run", against="model"))
     epsilon 4 at delta 1e-5 per run, against those who see only models
@@ -58,9 +58,7 @@ class Budget:
             raise InvalidInput("a budget against the model needs a delta above 0, such as 1e-5")
         check_choice("accountant", self.accountant, ACCOUNTANTS)
         if self.against == "server" and self.accountant != "renyi":
-            raise InvalidInput(
-                "an accountant is chosen for budgets against the model only: leave out accountant"
-            )
+            raise InvalidInput("accountant applies only to budgets against the model: leave it out")
 
     def __str__(self) -> str:
         delta = f" at delta {delta_text(self.delta)}" if self.delta else ""

@@ -47,7 +47,7 @@ def mechanism_by_name(name: str, dim: int, *, rotate: bool = False, **options: A
     try:
         made: Mechanism = kind(dim, **options)
     except TypeError as error:
-        raise InvalidInput(f"wrong options of mechanism {name}: {error}") from None
+        raise InvalidInput(f"wrong options for mechanism {name}: {error}") from None
     return Rotated(made) if rotate else made
 
 

@@ -78,7 +78,7 @@ def test_the_budget_chooses_the_mechanism() -> None:
         (
             {"mechanism": hb.CPA(40, 0.5, 0.1), "clip": 0.3, "budget": None}
             | {"rounds": None, "honest": None, "quorum": 1, "delta": 1e-5},
-            "a Mechanism has its own clip",
+            "clip applies to a budget or to a mechanism given by name",
         ),
         ({"folder": "x", "secret": None}, "load_secret"),
         ({"users_per_round": 4}, "honest must be"),

@@ -122,7 +122,7 @@ def test_few_seeds_have_no_range_and_a_loss_is_ranked_upwards(tmp_path: Path) ->
         ({"mechanism": "cpa"}, ["fedavg"], "name them in compare"),
         ({}, ["cpa"], "epsilon"),
         ({}, ["magic"], "unknown mechanism"),
-        ({}, [], "none was named"),
+        ({}, [], "none was given"),
         ({}, None, "takes the names of mechanisms, .* got NoneType"),
         ({}, [None], "unknown mechanism None"),
     ],

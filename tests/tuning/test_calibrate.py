@@ -250,7 +250,7 @@ def test_the_tightest_accountant_allows_less_noise_within_the_same_budget():
     for budget, mechanism in zip(budgets, made, strict=True):
         assert budget.spent(mechanism.guarantee, rounds=60, honest=1000).epsilon <= 0.5
     assert budgets[0].spent(made[1].guarantee, rounds=60, honest=1000).epsilon > 0.5
-    with pytest.raises(InvalidInput, match="budgets against the model only"):
+    with pytest.raises(InvalidInput, match="only to budgets against the model"):
         hb.Budget(1, 1e-5, per="run", against="server", accountant="tightest")
 
 

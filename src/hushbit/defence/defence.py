@@ -30,8 +30,9 @@ rounds. So over the whole run
 - bits and range remove any honest user with probability of at most a third of the rate (proved);
 - asymmetry and sums remove any honest user with at most a third, if all honest users but
   `natural_share` are symmetric about their median;
-- evidence ever holds an honest user with at most a third, if the user's expected score on the
-  model is at least -h in every round, and if that of at most `natural_share` of the users is not.
+- evidence ever holds an honest user with at most a third, if the user's ballots have counted in
+  every round so far, if its expected score on the model is at least -h in every round, and if that
+  of at most `natural_share` of the users is not.
 
 A test that would remove more than half of the users is not applied. Newcomers, users who were not
 enrolled before the first round, count with probability seen / ENROLMENT after `seen` rounds.

@@ -29,7 +29,7 @@ class RandomizedResponse:
         if self.threshold_offset == 0:
             raise InvalidInput(
                 f"epsilon_per_bit = {self.epsilon} is too small for 32-bit coins: use at "
-                "least 1e-9, by a larger budget, fewer bits or fewer rounds"
+                "least 1e-9. A larger budget, fewer bits or fewer rounds raise it"
             )
 
     @cached_property

@@ -54,8 +54,8 @@ class PrivacyChoice:
             raise InvalidInput("rounds and honest belong to a budget: leave them out")
         if self.clip is not None and isinstance(self.mechanism, Mechanism):
             raise InvalidInput(
-                "clip belongs to a budget or to a mechanism that is named; a Mechanism has its own "
-                "clip: build it with that clip, and leave clip out"
+                "clip applies to a budget or to a mechanism given by name; set the clip of a "
+                "Mechanism object when you build it"
             )
 
     def __str__(self) -> str:

@@ -274,7 +274,9 @@ class HushbitStrategy(Strategy):
         self.optimizer.restore(checkpoint.groups.get("optimizer", {}))
         self._mechanism = first.with_state(checkpoint.groups.get("tuning", {}))
         model = {name: checkpoint.groups["model"][name] for name in before}
-        _check_finite({name: model[name] for name in encoded}, f"in {self.folder.folder}")
+        _check_finite(
+            {name: model[name] for name in encoded}, f"in the checkpoint of {self.folder.folder}"
+        )
         return array_record(model), checkpoint.round + 1
 
     def _sampled(self, grid: Grid, deadline: float) -> dict[int, int]:
@@ -434,13 +436,13 @@ def _evaluate(number: int, result: Result, evaluate: Evaluate) -> dict[str, Any]
     return {f"test_{name}": value for name, value in found.items()}
 
 
-def _check_finite(arrays: Mapping[str, Any], when: str) -> None:
-    """Refuse a model that is not finite: clients could only vote zero on it, at full cost."""
+def _check_finite(arrays: Mapping[str, Any], where: str) -> None:
+    """Refuse a model that is not finite: ballots would have no information, at full cost."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise InvalidInput(
-                f"array {name!r} of the model has NaN or infinity {when}: check the initial model, "
-                "or lower the optimizer's learning rate or the clip"
+                f"array {name!r} of the model has NaN or infinity {where}: check the initial "
+                "model, or lower the optimizer's learning rate or the clip"
             )
 
 

@@ -251,9 +251,9 @@ class DecisionCard:
         diverged = best.score[0] > best.start or math.isnan(best.score[0])
         if self.metric == "test_loss" and diverged:
             return (
-                f"Training diverged ({found}): the server's steps are too long for this task and "
-                f"its noise. Set a smaller server_rate{_rate_used(best)}, such as 1, before you "
-                "change the budget."
+                f"The test loss rose during training ({found}). The server's steps may be too long "
+                f"for this task and its noise: try a smaller server_rate{_server_step_text(best)} "
+                "before you change the budget."
             )
         if self._learned_little():
             advice = f"the noise is too large for {best.users:,} users"
@@ -445,7 +445,7 @@ def epsilon_text(epsilon: float) -> str:
     return f"{epsilon:,.0f}" if epsilon >= 1000 else f"{epsilon:.3g}"
 
 
-def _rate_used(run: RankedRun) -> str:
+def _server_step_text(run: RankedRun) -> str:
     """The server step of a run in brackets, if it is known."""
     return f" (it was {run.server_step})" if run.server_step else ""
 

@@ -26,7 +26,7 @@ from hushbit.lab.sim.task import Task
 from hushbit.lab.task_run import parameter_names, run, settings_of
 
 REFERENCE = "fedavg"
-NONE_NAMED = "none was named; name some, such as ['fedavg', 'cpa-auto']"
+NO_MECHANISM = "none was given; name at least one, as in ['fedavg', 'cpa-auto']"
 
 
 class Study:
@@ -105,7 +105,7 @@ class Study:
                 planned[name] = options
         if not planned:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-            raise InvalidInput(f"no mechanism can be run: {reasons or NONE_NAMED}")
+            raise InvalidInput(f"no mechanism can be run: {reasons or NO_MECHANISM}")
         folder = StudyFolder(out)
         runs: dict[str, list[RunSummary]] = {}
         for name, options in planned.items():

@@ -179,9 +179,9 @@ class Guarantee:
         participation  share of the honest candidates that a trusted server draws for every round,
                        without replacement, if the observer does not learn who was drawn; `honest`
                        then counts those who were drawn
-        accountant     "renyi": adds up Rényi orders, as other libraries do; "tightest": the smaller
+        accountant     "renyi": adds up Rényi orders, as most libraries do; "tightest": the smaller
                        one of that bound and of a second one, by Gaussian differential privacy,
-                       which is about 8 % lower near epsilon 1, and more below
+                       which is smaller for many voters and a small epsilon per bit
 
         >>> guarantee = Guarantee(((0.1, 9),), 9, 9, 1, sums=VoteSums(0.1, 9, 3.0, True))
         >>> round(guarantee.of_tally(1000, rounds=60, delta=1e-5).epsilon, 3)

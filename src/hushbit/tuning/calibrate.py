@@ -22,7 +22,7 @@ MAX_TALLY_EPSILON = 8.0
 """A larger epsilon per bit hardly lowers the variance, and costs more against the server."""
 
 TALLY_TOLERANCE, TALLY_TRIALS, RATIO_TRIALS = 1e-3, 24, 6
-"""Share of a budget against the model that may remain unspent, and the most trials to spend it."""
+"""Share of a budget against the model that may remain unspent; most trials; trials by ratio."""
 
 Made = TypeVar("Made", bound=Mechanism)
 
@@ -198,10 +198,10 @@ def calibrate_tally(
 ) -> Made:
     """make(epsilon per bit) for the largest epsilon whose `rounds` tallies are within the budget.
 
-    The search begins at `first` and then follows the ratio of the budget to what is spent, because
-    each trial takes about a second. For few voters the cost grows faster than epsilon, so that the
-    ratio goes too far; from RATIO_TRIALS on, the largest epsilon within the budget and the smallest
-    one beyond it are bisected.
+    The search begins at `first` and scales epsilon by the ratio of the budget to what is spent,
+    because each trial takes about a second. With few voters the cost grows faster than epsilon, so
+    this step overshoots. After RATIO_TRIALS trials the search bisects between the largest epsilon
+    within the budget and the smallest one beyond it.
     """
     times = rounds if budget.per == "run" else None
     tried, low, high = first, 0.0, math.inf

@@ -347,7 +347,7 @@ def test_diverging_training_is_reported() -> None:
         ),
         ({"test": None}, r"test must be a pair \(x, y\); got None"),
         ({"prepare": lambda pair: 1 / 0}, "prepare failed for client 0: ZeroDivisionError"),
-        ({"model": nn.Linear}, "called without arguments, such as lambda: MyModel"),
+        ({"model": nn.Linear}, "must be callable without arguments"),
         ({"loss": "mse"}, "loss must be a function of outputs and targets, .* got 'mse'"),
         ({"loss": nn.MSELoss}, "loss must be a function of outputs and targets, .*MSELoss"),
         ({"clients": [(np.ones((2, 5)), np.ones((3, 1)))]}, "equally many"),
@@ -410,7 +410,7 @@ def test_a_failure_on_the_test_set_is_not_blamed_on_a_client() -> None:
     wrong = x.copy()
     wrong[25] = 99
     task = Task(model, F.cross_entropy, [(x, y)], (wrong, y))
-    with pytest.raises(InvalidInput, match="training failed on the test set: IndexError"):
+    with pytest.raises(InvalidInput, match="computed from the test set: IndexError"):
         task.public_norm(LocalSettings(ConstantRate(0.1), batch_size=30), 30, 0)
 
 

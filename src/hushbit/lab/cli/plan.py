@@ -25,8 +25,8 @@ TEXTS = {
     "per": "Unit of the privacy budget: bit, message or run.",
     "against": "Observer of the privacy budget: server (sees ballots) or model (sees only tallies "
     "and models).",
-    "accountant": "How epsilon against the model is computed: renyi (default), or tightest, a "
-    "second proof that allows less noise.",
+    "accountant": "How epsilon against the model is computed: renyi (default), or tightest, the "
+    "smaller of two proved bounds, which may need less noise.",
     "epsilon_per_bit": "Local-DP epsilon per bit, instead of a budget.",
     "honest": "Voters in each round who keep their coins secret, for guarantees against the model: "
     "a whole number of voters (1 is one voter), or with a decimal point a share of the users (1.0 "

@@ -476,11 +476,12 @@ class ModuleJob:
             except (IndexError, RuntimeError, ValueError) as error:  # of torch, such as a token
                 if isinstance(error, HushbitError):
                     raise
-                clients = f"for one of the clients {shortened(out.users[members])}"
+                what = f"training failed for one of the clients {shortened(out.users[members])}"
+                if self.on_test_set:
+                    what = "the clip could not be computed from the test set"
                 raise InvalidInput(
-                    f"training failed {'on the test set' if self.on_test_set else clients}: "
-                    f"{type(error).__name__}: {_first_line(error)}; check the shapes, types and "
-                    "values of the samples"
+                    f"{what}: {type(error).__name__}: {_first_line(error)}; check the shapes, "
+                    "types and values of the samples"
                 ) from error
 
     def _groups(self, users: Indices) -> list[Indices]:

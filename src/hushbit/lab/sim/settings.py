@@ -132,8 +132,8 @@ class Settings:
     )
     accountant: str | None = _option(
         None,
-        "How epsilon against the model is computed: renyi (default), or tightest, a second proof "
-        "that allows less noise.",
+        "How epsilon against the model is computed: renyi (default), or tightest, the smaller of "
+        "two proved bounds, which may need less noise.",
     )
     honest: float | None = _option(
         None,

@@ -158,7 +158,7 @@ class Task(LearningTask):
         made: Any = self.model
         if callable(made):
             with seeded(seed):
-                made = _called(made, "model")
+                made = _call_without_arguments(made, "model")
         if not isinstance(made, nn.Module):
             raise InvalidInput(
                 "model must be a torch.nn.Module, or a function that returns one; got "
@@ -379,20 +379,21 @@ def _checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
     return dict(metrics or {})
 
 
-def _called(function: Callable[[], Any], what: str) -> Any:
+def _call_without_arguments(function: Callable[[], Any], what: str) -> Any:
     """The result of a function that takes no arguments."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
         raise InvalidInput(
-            f"{what} is called without arguments, such as lambda: MyModel(10): {error}"
+            f"{what} must be callable without arguments ({error}): wrap it, as in "
+            "lambda: MyModel(10)"
         ) from None
     except ValueError:  # built-in functions without a signature
         pass
     return function()
 
 
-def _imported(path: Path) -> ModuleType:
+def _import_task_file(path: Path) -> ModuleType:
     """The module in a file of the user; an error in it becomes one line."""
     try:
         return importlib.import_module(path.stem)
@@ -432,7 +433,7 @@ def load_task(place: str) -> Task:
         raise InvalidInput(f"{path_text} is not a file: give the Python file that defines the task")
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # last, so that no file in it hides a standard module
-    module = _imported(path)
+    module = _import_task_file(path)
     if Path(getattr(module, "__file__", None) or "").resolve() != path:
         raise InvalidInput(
             f"{path.name} has the name of another module, {path.stem}: rename the file"
