@@ -225,7 +225,9 @@ def test_error_texts_of_users_are_logged_on_one_line(tmp_path: Path, caplog: Any
         federation(tmp_path, [add(1.0)], **OPEN), lambda a, r: [Message(false, reply_to=a)]
     )
     run_unchanged(grid, strategy())
-    [line] = [one.getMessage() for one in caplog.records if "without a ballot" in one.getMessage()]
+    [line] = [
+        one.getMessage() for one in caplog.records if "without a counted ballot" in one.getMessage()
+    ]
     assert "\n" not in line
     assert "1 x policy: no\\nINFO" in line
 

@@ -1,6 +1,7 @@
 """hushbit in Flower: a client mod that sends private ballots, and a strategy that counts them."""
 
 from hushbit.budget import Budget
+from hushbit.defence.defence import Defence
 from hushbit.errors import MissingExtra
 from hushbit.flower.client import ClientApp, HushbitMod
 from hushbit.flower.node_policy import node_policy, simulation_policy
@@ -17,6 +18,7 @@ except ImportError as error:
 __all__ = [
     "Budget",
     "ClientApp",
+    "Defence",
     "HushbitMod",
     "HushbitStrategy",
     "ModelUnchanged",

@@ -107,6 +107,16 @@ def dimension(slots: Sequence[ArraySlot]) -> int:
     return slots[-1].stop
 
 
+def flat_model(slots: Sequence[ArraySlot], arrays: Arrays) -> NDArray[np.float64]:
+    """The encoded arrays as one vector."""
+    return np.concatenate([arrays[slot.name].astype(np.float64).ravel() for slot in slots])
+
+
+def layout(arrays: Arrays) -> dict[str, Any]:
+    """Shape and type of each array."""
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+
 def flat_update(slots: Sequence[ArraySlot], before: Arrays, after: Arrays) -> NDArray[np.floating]:
     """after - before as one vector; float32 if all arrays are float32, else float64.
 

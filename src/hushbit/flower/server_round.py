@@ -1,7 +1,8 @@
 """One round at the server: sample nodes, send requests, count replies, compute metrics.
 
 Flower's `send_and_receive` collects all replies in a list. Here each reply is counted when it
-arrives and then discarded, so memory does not grow with the number of users.
+arrives and then discarded, so memory does not grow with the number of users. Only a defence needs
+all ballots at once: K · dim / 8 bytes for K users, and a multiple of it while they are tested.
 """
 
 import math
@@ -9,7 +10,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import WARNING, getLogger
 from typing import Any
 
@@ -26,10 +27,12 @@ from flwr.serverapp import Grid
 
 from hushbit.checks import check_int, check_positive
 from hushbit.errors import HushbitError, RefusedBallot
+from hushbit.flower.defended_run import DefendedRun
 from hushbit.flower.records import (
     PULL_SECONDS,
     Arrays,
     ArraySlot,
+    flat_model,
     read_ballot,
     records,
     request_entries,
@@ -39,7 +42,7 @@ from hushbit.mechanism import Mechanism
 from hushbit.registry import description_text
 from hushbit.tally.estimate import Estimate
 from hushbit.tally.tally import Tally
-from hushbit.wire.ballot import HEADER_BYTES, MAC_BYTES
+from hushbit.wire.ballot import HEADER_BYTES, MAC_BYTES, Ballot, Ballots
 from hushbit.wire.keys import RoundKey
 
 log = getLogger("flwr").log
@@ -52,7 +55,7 @@ POLL_SECONDS = 0.2
 MAX_POLL_SECONDS = 2.0
 MAX_WAIT_BEYOND_QUORUM = 10.0
 PARTITION_METRIC = "partition-id"
-NO_REPLY = "no reply before the deadline"
+NO_REPLY, REMOVED = "no reply before the deadline", "removed by the defence"
 
 
 def send_all(grid: Grid, messages: Iterable[Message]) -> dict[str, int]:
@@ -173,8 +176,9 @@ class RoundCount:
 
     `users` gives the user to whom each message of this round was sent, by message id. A reply
     counts only for the user of its message, whatever the ballot states. Every request is accepted,
-    refused, lost or unanswered.
+    removed, refused, lost or unanswered. With `keep`, valid ballots are kept and not yet counted.
 
+    removed    number of ballots that the defence removed, by test
     refused    number of requests by reason: the cause that the client states (only "simulation" is
                charged), or why the server refuses the ballot
     lost       requests for which Flower reports an error, such as a node that is gone; their
@@ -184,8 +188,10 @@ class RoundCount:
     texts      number of refused and lost requests by the text that states why
     """
 
-    def __init__(self, tally: Tally, users: Mapping[str, int]) -> None:
+    def __init__(self, tally: Tally, users: Mapping[str, int], keep: bool = False) -> None:
         self.tally = tally
+        self.kept: list[Ballot] | None = [] if keep else None
+        self.removed: dict[str, int] = {}
         self.users = users
         self.refused: Counter[str] = Counter()
         self.lost = self.late = self.duplicate = 0
@@ -228,7 +234,11 @@ class RoundCount:
             ballot = read_ballot(content, self._ballot_bytes)
             if ballot.user != user:
                 raise RefusedBallot("forged", "the ballot names another user")
-            self.tally.add(ballot)
+            if self.kept is None:
+                self.tally.add(ballot)
+            else:
+                self.tally.check_ballots(Ballots.stack([ballot]))
+                self.kept.append(replace(ballot, mac=None))  # which was checked
         except RefusedBallot as error:
             self.refused[error.reason] += 1
             self._add_text(f"{error.reason}: {error}")
@@ -237,8 +247,9 @@ class RoundCount:
         self.metrics.add(content)
 
     def failures(self, asked: int) -> Counter[str]:
-        """Number of requests without a ballot, by the text that states why."""
-        return self.texts + Counter({NO_REPLY: asked - len(self.answered)})
+        """Number of requests without a counted ballot, by the text that states why."""
+        removed = sum(self.removed.values())
+        return self.texts + Counter({NO_REPLY: asked - len(self.answered), REMOVED: removed})
 
     def _add_text(self, text: str) -> None:
         """Count a text; clients write some of them, so their number and length are limited."""
@@ -290,12 +301,17 @@ class OpenRound:
         """Record the destination node of each accepted message."""
         self.users.update((message, self.nodes[node]) for message, node in messages.items())
 
-    def count(self, replies: Iterable[Message]) -> RoundCount:
-        """Count replies as they arrive."""
+    def count(self, replies: Iterable[Message], defended: DefendedRun | None = None) -> RoundCount:
+        """Count replies as they arrive, or with a defence when all have arrived."""
         tally = self.mechanism.tally(self.key, histogram=False, require_mac=True)
-        count = RoundCount(tally, self.users)
+        count = RoundCount(tally, self.users, keep=defended is not None)
         for reply in replies:
             count.add(reply)
+        if defended is not None and count.kept:
+            ballots = Ballots.stack(sorted(count.kept, key=lambda ballot: ballot.user))
+            count.kept.clear()
+            model = flat_model(self.slots, self.before)
+            count.tally, count.removed = defended.count(tally, ballots, model)
         return count
 
 
@@ -326,8 +342,11 @@ def privacy_metrics(mechanism: Mechanism, rounds: int, delta: float) -> dict[str
 def vote_metrics(count: RoundCount, asked: int) -> dict[str, Any]:
     """What happened to the requests of a round, and the means of the users' metrics.
 
-    asked = accepted + refused + lost + unanswered
+    asked = accepted + removed + refused + lost + unanswered
     """
+    removed = {f"removed_{test}": number for test, number in count.removed.items()}
+    if removed:
+        removed["removed"] = sum(count.removed.values())
     reasons = {f"refused_{reason}": number for reason, number in sorted(count.refused.items())}
     means = {f"users_{name}": value for name, value in count.metrics.means().items()}
     return {
@@ -339,6 +358,7 @@ def vote_metrics(count: RoundCount, asked: int) -> dict[str, Any]:
         "late": count.late,
         "duplicate": count.duplicate,
         "bytes_up": count.bytes_up,
+        **removed,
         **reasons,
         **means,
     }
@@ -351,6 +371,8 @@ def round_line(metrics: Mapping[str, Any]) -> str:
         f"refused, {metrics['lost']} lost, {metrics['unanswered']} unanswered), "
         f"{metrics['late']} late"
     )
+    if "removed" in metrics:
+        text += f", {metrics['removed']} removed by the defence"
     if "snr_estimate_db" in metrics:
         text += f", SNR {metrics['snr_estimate_db']:.1f} dB"
     tests = [(name, value) for name, value in metrics.items() if name.startswith("test_")]

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from hushbit.budget import Budget, honest_voters
 from hushbit.checks import check_delta, check_int, check_positive
+from hushbit.defence.defence import Defence
 from hushbit.errors import DamagedFile, HushbitError, InvalidInput
+from hushbit.flower.defended_run import DefendedRun
 from hushbit.flower.policy import list_of_names
 from hushbit.flower.privacy_choice import PrivacyChoice
 from hushbit.flower.records import (
@@ -27,6 +30,8 @@ from hushbit.flower.records import (
     array_record,
     dimension,
     encoded_layout,
+    flat_model,
+    layout,
     numpy_arrays,
 )
 from hushbit.flower.server_optimizer import ServerOptimizer
@@ -88,6 +93,8 @@ class HushbitStrategy(Strategy):
     deadline_seconds  longest duration of a round, which ends early when all users have replied
     users_per_round   number of sampled users; None for all
     optimizer         FedAvg, FedAvgM, FedAdam, FedYogi or FedAdagrad; its sampling is ignored
+    defence           a `Defence`, which removes ballots of colluding users before they are counted;
+                      the server then keeps the ballots of a round, users * dim / 8 bytes
     users             user number of each node id; None to use the node id
     frozen            name patterns of arrays that are not encoded and keep the server's value
     folder            run folder: metrics, summary, and the checkpoint from which a run resumes
@@ -109,6 +116,7 @@ class HushbitStrategy(Strategy):
         deadline_seconds: float = 3600.0,
         users_per_round: int | None = None,
         optimizer: FedAvg | None = None,
+        defence: Defence | None = None,
         users: Mapping[int, int] | None = None,
         frozen: Sequence[str] = (),
         folder: str | Path | None = None,
@@ -146,6 +154,14 @@ class HushbitStrategy(Strategy):
         self.users = None if users is None else dict(users)
         self.frozen = list_of_names("frozen", frozen)
         self.optimizer = ServerOptimizer(FedAvg() if optimizer is None else optimizer)
+        if defence is not None and not isinstance(defence, Defence):
+            raise InvalidInput(f"defence must be a Defence; got {type(defence).__name__}")
+        if defence is not None and voters is not None:
+            raise InvalidInput(
+                "a budget against the model covers only sums of ballots, but a defence reads "
+                "single ballots: leave defence out, or take a budget against the server"
+            )
+        self.defence = defence
         if folder is not None and secret is None:
             raise InvalidInput(
                 "a run folder needs a secret that is kept: secret=load_secret('secret.key')"
@@ -156,6 +172,7 @@ class HushbitStrategy(Strategy):
         self._mechanism: Mechanism | None = None
         self._run = secrets.token_bytes(RUN_BYTES)
         self._round: OpenRound | None = None
+        self._defended: DefendedRun | None = None
         self._grid: Grid | None = None
         self._unanswered: set[str] = set()
         self._failures: Counter[str] = Counter()
@@ -232,6 +249,7 @@ class HushbitStrategy(Strategy):
                     "model": numpy_arrays(result.arrays),
                     "optimizer": self.optimizer.state(),
                     "tuning": self._require_mechanism().state,
+                    "defence": {} if self._defended is None else self._defended.state,
                 }
                 self.folder.save({"round": number, **metrics}, groups)
         if self.folder is not None:
@@ -240,7 +258,7 @@ class HushbitStrategy(Strategy):
         if history and not any(row["model_updated"] for row in history):
             raise ModelUnchanged(
                 f"the model never changed in {len(history)} rounds: no round reached the quorum of "
-                f"{self.quorum} ballots. Requests without a ballot: "
+                f"{self.quorum} ballots. Requests without a counted ballot: "
                 f"{failure_report(self._failures) or 'none; too few nodes were connected'}",
                 result,
             )
@@ -254,6 +272,9 @@ class HushbitStrategy(Strategy):
         _check_finite({name: before[name] for name in encoded}, "before the first round")
         first = self.privacy.build(dimension(slots), self.users_per_round or self.quorum)
         self._mechanism = first
+        self._defended = None
+        if self.defence is not None:
+            self._defended = DefendedRun(self.defence, first, flat_model(slots, before))
         # As the server reads it: the first round sends the same types as all others.
         initial = array_record(before)
         if self.folder is None:
@@ -266,6 +287,7 @@ class HushbitStrategy(Strategy):
             "optimizer": self.optimizer.settings,
             "model": {name: list(array.shape) for name, array in before.items()},
             "frozen": list(self.frozen),
+            "defence": None if self.defence is None else asdict(self.defence),
         }
         checkpoint = _open_run(self.folder, config, before)
         if checkpoint is None:
@@ -273,6 +295,8 @@ class HushbitStrategy(Strategy):
         log(INFO, "hushbit: resuming after round %d", checkpoint.round)
         self.optimizer.restore(checkpoint.groups.get("optimizer", {}))
         self._mechanism = first.with_state(checkpoint.groups.get("tuning", {}))
+        if self._defended is not None:
+            self._defended.restore(checkpoint.groups.get("defence", {}))
         model = {name: checkpoint.groups["model"][name] for name in before}
         _check_finite(
             {name: model[name] for name in encoded}, f"in the checkpoint of {self.folder.folder}"
@@ -321,6 +345,9 @@ class HushbitStrategy(Strategy):
         key = RoundKey(self.secret, number - 1, self._run)
         nodes = self._sampled(grid, deadline)
         log(INFO, "hushbit: sending requests to %d users", len(nodes))
+        if self._defended is not None and nodes:
+            known = [*nodes, *grid.get_node_ids()] if self.users is None else self.users.values()
+            self._defended.enrol(known)
         mechanism = self._require_mechanism()
         self._round = OpenRound(number, mechanism, key, before, slots, nodes, begun, deadline)
         self._grid = grid
@@ -353,7 +380,7 @@ class HushbitStrategy(Strategy):
         current = self._round
         if current is None or self._grid is None or current.number != server_round:
             raise InvalidInput(f"round {server_round} is not open: call start")
-        count = current.count(replies)
+        count = current.count(replies, self._defended)
         metrics = vote_metrics(count, len(current.nodes)) | {"bytes_down": current.bytes_down}
         metrics |= privacy_metrics(current.mechanism, server_round, self.delta)
         model = self.privacy.epsilon_run_model(current.mechanism, server_round, self.delta)
@@ -371,6 +398,8 @@ class HushbitStrategy(Strategy):
             _check_finite(after, f"after round {server_round}")
             made = array_record(current.before | after)
             self._mechanism = current.mechanism.next_round(count.tally)
+            if self._defended is not None:
+                self._defended.previous = flat_model(current.slots, current.before)
         metrics |= {
             "model_updated": int(made is not None),
             "seconds": time.monotonic() - current.begun,
@@ -378,12 +407,12 @@ class HushbitStrategy(Strategy):
         return made, MetricRecord(metrics)
 
     def _report_failures(self, count: RoundCount, failures: Counter[str]) -> None:
-        """Log why requests brought no ballot, and whether the model changes."""
+        """Log why requests brought no counted ballot, and whether the model changes."""
         self._failures += failures
         if failures:
             log(
                 WARNING,
-                "hushbit: %d ballots accepted; requests without a ballot: %s",
+                "hushbit: %d ballots accepted; requests without a counted ballot: %s",
                 count.accepted,
                 failure_report(failures),
             )
@@ -460,7 +489,7 @@ def _open_run(folder: RunFolder, config: Mapping[str, Any], model: Arrays) -> Ch
             "the same values, or use another folder"
         )
     checkpoint = folder.read_checkpoint()
-    if checkpoint is not None and _layout(checkpoint.groups.get("model", {})) != _layout(model):
+    if checkpoint is not None and layout(checkpoint.groups.get("model", {})) != layout(model):
         raise DamagedFile(
             f"the checkpoint in {folder.folder} does not fit the model: restore a copy of it"
         )
@@ -478,7 +507,3 @@ def load_secret(path: str | Path) -> bytes:
     """
     caller = sys._getframe(1).f_globals.get("__file__")
     return keys.load_secret(Path(path) if caller is None else Path(caller).parent / path)
-
-
-def _layout(arrays: Arrays) -> dict[str, Any]:
-    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
