@@ -1,6 +1,7 @@
 """Cells: read back by their settings, written atomically, equal for any number of workers."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -167,3 +168,27 @@ def test_denoising_raises_the_snr_and_is_reported_apart():
     # Without noise there is nothing to shrink by.
     plain = dataclasses.replace(SMALL, mechanism="fedavg", epsilon_per_bit=None)
     assert run_outcome(plain).snr_wiener_db is None
+
+
+def test_a_cell_that_is_older_than_some_figures_is_read(tmp_path):
+    keep_cell(tmp_path, SMALL, OUTCOME)
+    (path,) = tmp_path.iterdir()
+    stored = json.loads(path.read_text())
+    for name in ("worst_class", "ever_removed_honest", "ever_removed_attackers"):
+        assert stored["outcome"].pop(name) is None
+    path.write_text(json.dumps(stored))
+    assert read_cell(tmp_path, SMALL) == OUTCOME
+
+
+def test_users_removed_in_some_round_are_more_than_those_removed_in_a_round():
+    attacked = dataclasses.replace(
+        SMALL, users=80, rounds=5, epsilon_per_bit=3.0, attack="scaled", attackers=0.2
+    )
+    found = run_outcome(dataclasses.replace(attacked, defence="spectral"))
+    assert 0 < found.removed_attackers < found.ever_removed_attackers <= 100
+    assert found.removed_honest <= found.ever_removed_honest < 100
+    assert found.worst_class < found.accuracy
+    plain = run_outcome(attacked)
+    assert (plain.ever_removed_honest, plain.ever_removed_attackers) == (None, None)
+    clean = dataclasses.replace(attacked, attack="none", attackers=0.0, defence="spectral")
+    assert run_outcome(clean).ever_removed_attackers is None

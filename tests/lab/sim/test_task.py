@@ -221,6 +221,10 @@ def test_metrics() -> None:
     with torch.no_grad():
         right = classes.module(classes.init(0))(x)
     assert found["accuracy"] == float((right.argmax(1) == y).double().mean())
+    by_class = [float((right.argmax(1) == y)[y == c].double().mean()) for c in y.unique()]
+    assert found["worst_class_accuracy"] == min(by_class)
+    scores = classes.scores(classes.init(0))
+    assert set(scores) == {"test_loss", "test_accuracy", "worst_class_accuracy"}
 
 
 def test_inputs_of_several_arguments() -> None:
@@ -379,6 +383,7 @@ def test_diverging_training_is_reported() -> None:
         ({"frozen": ["*"]}, "freeze fewer"),
         ({"metrics": [F.l1_loss]}, "functions by name, .* got list"),
         ({"metrics": {"loss": F.l1_loss}}, "another name than loss"),
+        ({"metrics": {"worst_class_accuracy": F.l1_loss}}, "another name than worst_class"),
     ],
 )
 def test_errors_say_what_to_do(change: dict[str, Any], message: str) -> None:

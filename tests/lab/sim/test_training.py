@@ -245,6 +245,7 @@ def test_accuracy_and_loss_by_hand() -> None:
     images = np.array([255, 255, 0, 255], np.uint8).reshape(4, 1, 1, 1)
     score = evaluate(model, params, np.tile(images, (300, 1, 1, 1)), np.tile([0, 1, 1, 0], 300))
     assert score.accuracy == 0.75
+    assert score.worst_class == 0.5
     expected = (3 * np.log1p(np.exp(-2)) + np.log1p(np.exp(2))) / 4
     assert score.loss == pytest.approx(expected, rel=1e-6)
 

@@ -23,11 +23,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hushbit.errors import DamagedFile, InvalidInput, NotFinite
 from hushbit.lab.sim.aggregate_sampler import can_sample_aggregate, sampled
 from hushbit.lab.sim.datasets import data_folder, load_dataset
 from hushbit.lab.sim.engines import WorkerPool
-from hushbit.lab.sim.metrics import MeanDenoiser, distortion
+from hushbit.lab.sim.metrics import WORST_CLASS, MeanDenoiser, distortion
 from hushbit.lab.sim.privacy import statement_of
 from hushbit.lab.sim.rounds import RoundResult, ballots, initial_state, run_rounds
 from hushbit.lab.sim.settings import PAPER_TRAINING, Settings
@@ -56,6 +59,9 @@ class Outcome:
     removed_honest  share of honest users removed by a defence, mean over rounds, in percent
     removed_attackers  the same of attackers
     backdoor        success rate of a backdoor's trigger after the last round, in percent
+    worst_class     lowest test accuracy of a class after the last round, in percent
+    ever_removed_honest  share of honest users removed in at least one round, in percent
+    ever_removed_attackers  the same of attackers
     """
 
     accuracy: float
@@ -72,6 +78,9 @@ class Outcome:
     removed_honest: float | None = None
     removed_attackers: float | None = None
     backdoor: float | None = None
+    worst_class: float | None = None
+    ever_removed_honest: float | None = None
+    ever_removed_attackers: float | None = None
 
 
 def cell_key(settings: Settings) -> str:
@@ -272,11 +281,12 @@ def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
     setup = build_setup(settings, data, loaded)
     aggregator = sampled if can_sample_aggregate(settings) else ballots
     denoiser = MeanDenoiser([slot.shape for slot in setup.task.slots], setup.task.image_shape)
+    rows, removed = [], np.zeros(setup.task.users, dtype=np.bool_)
     try:
-        rows = [
-            made.row() | _denoised_snr(denoiser, made)
-            for made in run_rounds(setup, initial_state(setup), aggregator=aggregator)
-        ]
+        for made in run_rounds(setup, initial_state(setup), aggregator=aggregator):
+            rows.append(made.row() | _denoised_snr(denoiser, made))
+            if made.removed is not None:
+                removed[made.removed] = True
     except NotFinite as failure:
         # No better than guessing the class.
         chance = 1.0 if settings.dataset == "cifar100" else 10.0
@@ -286,7 +296,14 @@ def run_outcome(settings: Settings, data: str | None = None) -> Outcome:
         return Outcome(
             chance, chance, None, None, None, 0.0, curve, privacy, seconds, diverged=True
         )
-    return outcome_of(setup, rows, time.process_time() - begun)
+    outcome = outcome_of(setup, rows, time.process_time() - begun)
+    if outcome.removed_honest is None:
+        return outcome
+    return dataclasses.replace(
+        outcome,
+        ever_removed_honest=_share_percent(removed[~setup.attackers]),
+        ever_removed_attackers=_share_percent(removed[setup.attackers]),
+    )
 
 
 _load_once = lru_cache(maxsize=1)(load_dataset)
@@ -332,11 +349,16 @@ def outcome_of(setup: Setup, rows: list[dict[str, Any]], seconds: float) -> Outc
         removed_attackers=_mean_percent(rows, "removed_attackers"),
         snr_wiener_db=_decibel(best, statistics.fmean),
         backdoor=_mean_percent(tested[-1:], "backdoor_rate"),
+        worst_class=_mean_percent(tested[-1:], WORST_CLASS),
     )
 
 
 def _percent(share: float | None) -> float:
     return 0.0 if share is None else round(100 * share, 4)
+
+
+def _share_percent(flags: NDArray[np.bool_]) -> float | None:
+    return _percent(float(flags.mean())) if flags.size else None
 
 
 def _mean_percent(rows: list[dict[str, Any]], name: str) -> float | None:

@@ -14,6 +14,7 @@ from hushbit.lab.attacks.poisoning import TARGET, poison_data, with_trigger
 from hushbit.lab.sim import fast_steps
 from hushbit.lab.sim.datasets import Dataset
 from hushbit.lab.sim.learning_task import LearningTask
+from hushbit.lab.sim.metrics import WORST_CLASS
 from hushbit.lab.sim.models import Model, TensorSlot
 from hushbit.lab.sim.partition import EqualOffsets, Federation, Indices, UserRows
 from hushbit.lab.sim.training import (
@@ -104,7 +105,11 @@ class ImageTask(LearningTask):
         """Accuracy and loss on the test set, and other results, by their names in the metrics."""
         data = self.data
         test = evaluate(self.model, params, data.test_x, data.test_y)
-        found = {"test_accuracy": test.accuracy, "test_loss": test.loss}
+        found = {
+            "test_accuracy": test.accuracy,
+            "test_loss": test.loss,
+            WORST_CLASS: test.worst_class,
+        }
         if self.backdoor:
             others = data.test_y != TARGET
             marked, wanted = with_trigger(data.test_x[others]), np.full(int(others.sum()), TARGET)

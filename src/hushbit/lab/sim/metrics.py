@@ -1,4 +1,4 @@
-"""Metrics of one round: the error of the decoded mean, and of a denoised mean.
+"""Metrics of one round: the error of the decoded mean, of a denoised mean, and of the worst class.
 
 `distortion` compares a decoded mean with the true one. `MeanDenoiser` estimates the mean of a round
 from its noisy estimate and those of the rounds before it, by post-processing only. In units of the
@@ -114,6 +114,21 @@ def _decibel(signal: float, noise: float) -> float:
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+
+
+WORST_CLASS = "worst_class_accuracy"
+
+
+def worst_class_accuracy(correct: NDArray[np.bool_], labels: NDArray[np.integer]) -> float:
+    """The lowest accuracy of a class that occurs; negative labels are no class.
+
+    >>> worst_class_accuracy(np.array([True, False, True]), np.array([7, 7, 2]))
+    0.5
+    """
+    known = labels >= 0
+    counts = np.bincount(labels[known])
+    hits = np.bincount(labels[known], weights=correct[known])
+    return float(np.min(hits[counts > 0] / counts[counts > 0], initial=1.0))
 
 
 def shrinkage_factor(values: Floats, shape: tuple[float, ...], noise: float) -> Floats:

@@ -412,12 +412,17 @@ UNLOGGED_FIELDS = (
     "estimate",
     "noise",
     "own_metrics",
+    "removed",
 )
 
 
 @dataclass
 class RoundResult:
-    """The figures of one round; the true mean and its estimate stay out of the metrics file."""
+    """The figures of one round.
+
+    The true mean, its estimate and the users whose ballots were removed stay out of the metrics
+    file.
+    """
 
     number: int
     users: int
@@ -430,6 +435,7 @@ class RoundResult:
     estimate: Estimate = field(repr=False)
     test_accuracy: float | None = None
     test_loss: float | None = None
+    worst_class_accuracy: float | None = None
     validation_accuracy: float | None = None
     removed_honest: float | None = None
     removed_attackers: float | None = None
@@ -438,6 +444,7 @@ class RoundResult:
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     noise: float | None = None
     own_metrics: dict[str, float | None] = field(default_factory=dict)
+    removed: Ints | None = field(default=None, repr=False)
 
     def row(self) -> dict[str, Any]:
         """Flat figures for the metrics file."""
@@ -483,6 +490,7 @@ def one_round(
     if made.removals is not None:
         result.removed_honest = made.removals.honest
         result.removed_attackers = made.removals.attackers
+        result.removed = made.users[~made.removals.result.accepted]
     for chunk in made.chunks:
         store_rows(state.local, chunk)
     state.params, state.server, state.average = params, server, average

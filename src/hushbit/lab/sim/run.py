@@ -19,6 +19,7 @@ from hushbit.lab.callbacks import Callback
 from hushbit.lab.decision_card import DecisionCard
 from hushbit.lab.sim.early_stopping import has_stopped
 from hushbit.lab.sim.learning_task import LearningTask
+from hushbit.lab.sim.metrics import WORST_CLASS
 from hushbit.lab.sim.privacy import SIMULATION_ONLY, check_model_budget, statement_of
 from hushbit.lab.sim.rounds import (
     RoundResult,
@@ -393,6 +394,7 @@ def summarise(setup: Setup, history: list[dict[str, Any]], params: Params) -> Ru
             name: float(last[name]) if last.get(name) is not None else math.nan
             for name in ("test_accuracy", "test_loss", *setup.task.own_metrics)
         },
+        WORST_CLASS: last.get(WORST_CLASS),
         "validation_accuracy": last.get("validation_accuracy"),
         "removed_honest": _mean_over_rounds(history, "removed_honest"),
         "removed_attackers": _mean_over_rounds(history, "removed_attackers")

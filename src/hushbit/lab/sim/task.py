@@ -38,6 +38,7 @@ from hushbit.lab.sim.client_data import (
     rows_not_finite,
 )
 from hushbit.lab.sim.learning_task import LearningTask
+from hushbit.lab.sim.metrics import WORST_CLASS, worst_class_accuracy
 from hushbit.lab.sim.models import TensorSlot, flat_tensor
 from hushbit.lab.sim.module_training import (
     Loss,
@@ -273,22 +274,30 @@ class Task(LearningTask):
 
     def scores(self, params: Floats) -> dict[str, float]:
         """Test results by their names in a row of the metrics."""
-        return {f"test_{name}": value for name, value in self.evaluate(params).items()}
+        found = self.evaluate(params)
+        worst = {name: found.pop(name) for name in (WORST_CLASS,) if name in found}
+        return {f"test_{name}": value for name, value in found.items()} | worst
 
     def evaluate(self, params: Floats) -> dict[str, float]:
-        """The loss on the test set, the accuracy if targets are classes, and the task's metrics."""
+        """The results on the test set.
+
+        They are the loss, the accuracy and that of the worst class if targets are classes, and the
+        metrics of the task.
+        """
         samples = self.test
-        loss, correct, kept = 0.0, 0, []
+        loss, correct, kept = 0.0, [], []
         for batch, outputs in self._outputs(params, samples):
             targets = batch.targets
             loss += float(self.trained.loss_of(outputs, targets)) * len(targets)
             if self._accuracy:
-                correct += int((outputs.argmax(dim=1) == targets).sum())
+                correct.append((outputs.argmax(dim=1) == targets).numpy())
             if self.metrics:
                 kept.append(outputs)
         scores = {"loss": loss / len(samples)}
         if self._accuracy:
-            scores["accuracy"] = correct / samples.targets.size
+            hits = np.concatenate(correct)
+            scores["accuracy"] = int(hits.sum()) / samples.targets.size
+            scores[WORST_CLASS] = worst_class_accuracy(hits, samples.targets)
         if self.metrics:
             whole, targets = torch.cat(kept), torch.from_numpy(samples.targets)
             scores |= {name: self._metric(name, whole, targets) for name in self.metrics}
@@ -374,8 +383,11 @@ def _checked_metrics(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
             'metrics must be functions by name, such as {"mae": F.l1_loss}; got '
             f"{type(metrics).__name__}"
         )
-    if "loss" in (metrics or {}):
-        raise InvalidInput("a metric needs another name than loss, which is the loss of the task")
+    for name, meaning in (("loss", "loss"), (WORST_CLASS, "worst class")):
+        if name in (metrics or {}):
+            raise InvalidInput(
+                f"a metric needs another name than {name}, which is the {meaning} of the task"
+            )
     return dict(metrics or {})
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from hushbit.errors import InvalidInput, NotFinite
 from hushbit.lab.sim import fast_steps
+from hushbit.lab.sim.metrics import worst_class_accuracy
 from hushbit.lab.sim.models import Masks, Model, Tensors, flat_tensor
 from hushbit.lab.sim.optimizers import LocalState, Optimizer, Rate
 from hushbit.lab.sim.partition import Federation, Indices, UserRows
@@ -76,10 +77,11 @@ class LocalChunk(NamedTuple):
 
 
 class Score(NamedTuple):
-    """Share of correct predictions, and mean cross entropy."""
+    """Share of correct predictions, mean cross entropy, and the lowest accuracy of a class."""
 
     accuracy: float
     loss: float
+    worst_class: float
 
 
 def local_updates(
@@ -145,18 +147,19 @@ def median_norm(chunks: Iterator[LocalChunk]) -> float:
 def evaluate(
     model: Model, params: Floats, images: NDArray[np.uint8], labels: NDArray[Any]
 ) -> Score:
-    """Return accuracy and mean loss over a set of images, without dropout."""
+    """Return accuracy, mean loss and worst class over a set of images, without dropout."""
     flat = flat_tensor(params)
-    correct, total = 0, 0.0
+    correct, total = np.empty(len(images), dtype=np.bool_), 0.0
     with torch.inference_mode():
         for begin in range(0, len(images), EVALUATION_BATCH):
             part = slice(begin, begin + EVALUATION_BATCH)
             logits = shared_logits(model, flat, normalised(images[part], model.pixel_range))
             answers = torch.from_numpy(np.asarray(labels[part], dtype=np.int64))
             losses = F.cross_entropy(logits, answers, reduction="none")
-            correct += int((logits.argmax(dim=1) == answers).sum())
+            correct[part] = (logits.argmax(dim=1) == answers).numpy()
             total += float(losses.double().sum())
-    return Score(correct / len(images), total / len(images))
+    accuracy = int(correct.sum()) / len(images)
+    return Score(accuracy, total / len(images), worst_class_accuracy(correct, labels))
 
 
 def normalised(images: NDArray[np.uint8], pixel_range: tuple[float, float]) -> Tensor:
