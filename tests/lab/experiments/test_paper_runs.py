@@ -110,7 +110,7 @@ def test_cnn3_is_trained_by_a_subsample_whose_noise_is_sampled():
 def test_estimates_exist_for_the_experiments_of_the_rule():
     assert 1 < cpu_hours(EXPERIMENTS["malicious-cifar"]) < 20
     assert cpu_hours(EXPERIMENTS["theorem2"]) == pytest.approx(1 / 3)
-    assert cpu_hours(EXPERIMENTS["robustness"]) is None
+    assert cpu_hours(EXPERIMENTS["central"]) is None
     assert set(TABLES) <= set(EXPERIMENTS)
 
 

@@ -1,28 +1,41 @@
-"""Robustness: the runs that the experiments ask for, and the claims made from their outcomes."""
+"""Robustness: the runs that the protocol asks for, and the claims made from their outcomes."""
 
-from dataclasses import replace
+import dataclasses
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from hushbit.lab.experiments.cells import Outcome
 from hushbit.lab.experiments.experiment import ExperimentRunner, Measured
-from hushbit.lab.experiments.reproduce import EXPERIMENTS, planned_cells
+from hushbit.lab.experiments.paper import STATED
+from hushbit.lab.experiments.reproduce import (
+    EXPERIMENTS,
+    CostRunner,
+    cpu_hours,
+    planned_cells,
+    seeds_for,
+)
 from hushbit.lab.experiments.robustness import (
     ATTACKS,
     COMPARED_ATTACKS,
-    FILTERED,
-    ROBUST_MEANS,
-    SHARE,
-    SHARES,
+    DIM,
+    DIRICHLET,
+    IID,
+    LINEAR,
+    NORM_ATTACKS,
+    SPECIAL_ATTACKS,
+    comparators,
     findings,
-    heterogeneous,
+    linear_series,
+    norm_votes,
     private,
-    robust_means,
-    share_findings,
-    share_series,
-    with_ballots,
+    run_series,
 )
+from hushbit.lab.sim.models import build_model
+from hushbit.lab.sim.settings import FIELDS
 
+NAMES = ("robustness", "robustness-mlp", "robustness-cnn2")
 PLAIN = Outcome(
     accuracy=88.0,
     validation=0.0,
@@ -33,152 +46,198 @@ PLAIN = Outcome(
     curve=((60, 0.0, 88.0),),
     privacy=("a", "b", "c"),
     seconds=1.0,
+    worst_class=70.0,
 )
 
 
-def measured(series, outcomes):
-    """Series with these outcomes."""
-    return Measured(tuple(zip(series, map(tuple, outcomes), strict=True)))
+def asked(name):
+    """All runs of an experiment."""
+    experiment = EXPERIMENTS[name]
+    runner = CostRunner(Path(), seeds_for(experiment, False, None))
+    experiment.find(runner)
+    return runner.asked
 
 
-def findings_with(changes, series):
-    """Findings where every outcome is the plain one except for changes by attack."""
-    outcomes = []
-    for one in series:
-        spectral = "spectral" in one.scheme
-        more = {"removed_honest": 0.0, "removed_attackers": 90.0} if spectral else {}
-        if spectral:
-            more |= changes.get(one.where["attack"], {})
-        outcomes.append([replace(PLAIN, **more)])
-    return findings(measured(series, outcomes))
+def claims(attack, changes, split=IID, seeds=1, **options):
+    """The claims about one attack where the outcomes are plain ones with changes by defence."""
+    pairs = []
+    for one in (
+        run_series(LINEAR, split, name, defence, 5, None, **options)
+        for name in dict.fromkeys(("none", attack))
+        for defence in ("none", "spectral", "scores")
+    ):
+        defended = one.settings.defence != "none"
+        made = dict.fromkeys(("removed_honest", "ever_removed_honest"), 0.0) if defended else {}
+        if one.settings.attack == attack:
+            made |= changes.get(one.settings.defence, {})
+        lists = {name: value for name, value in made.items() if isinstance(value, tuple)}
+        pairs.append(
+            (
+                one,
+                tuple(
+                    dataclasses.replace(
+                        PLAIN, **made | {name: values[n] for name, values in lists.items()}
+                    )
+                    for n in range(seeds)
+                ),
+            )
+        )
+    found = findings(Measured(tuple(pairs))).checks
+    word = "clean" if attack == "none" else attack
+    return {check.claim.split(": ")[1]: check for check in found if word in check.claim}
 
 
-def test_every_attack_is_run_with_and_without_the_filter():
-    series = with_ballots("linear", 5, ATTACKS)
-    attacks = {"none", "adaptive", *ATTACKS}
-    for scheme in ("CPA, no defence", "CPA, spectral"):
-        assert {one.where["attack"] for one in series if one.scheme == scheme} == attacks
-    shares = {one.where["attack"]: one.settings.attackers for one in series}
-    assert shares == {a: 0.0 if a == "none" else 0.2 if a == "adaptive" else 0.3 for a in attacks}
-
-
-def test_robust_means_get_plain_updates_and_the_histogram_is_private():
-    series = robust_means(5, COMPARED_ATTACKS, ROBUST_MEANS)
-    assert len(series) == (1 + len(COMPARED_ATTACKS)) * (len(ROBUST_MEANS) + 2)
-    for one in series:
-        private_one = one.scheme.startswith("CPA histogram")
-        assert (one.settings.epsilon_per_bit == 0.5) == private_one
-        assert (one.settings.mechanism == "fedavg") != private_one
-
-
-def test_claims_hold_or_fail_by_the_points_lost():
-    series = with_ballots("mlp", 5, ("directed", "flip")) + heterogeneous("mlp", 5)
-    found = findings_with(
-        {
-            "flip": {"accuracy": 85.9},
-            "adaptive": {"accuracy": 83.1},
-            "none (by writer)": {"removed_honest": 1.5},
-        },
-        series,
-    )
-    holds = {check.claim: check.holds for check in found.checks}
-    assert len(holds) == 6
-    failed = [claim for claim, fine in holds.items() if not fine]
-    assert sorted(word for word in ("flip", "by writer") for c in failed if word in c) == [
-        "by writer",
-        "flip",
-    ]
-    assert len(failed) == 2
-    assert {cell.metric for cell in found.cells} >= {"accuracy", "removed_attackers"}
-
-
-def test_a_claim_must_hold_for_every_seed():
-    series = [
-        one for one in with_ballots("mlp", 5, ("little",)) if one.where["attack"] != "adaptive"
-    ]
-    removed = {"removed_honest": 0.0, "removed_attackers": 90.0}
-    for lost, holds in ((1.9, True), (2.1, False)):
-        outcomes = [
-            [
-                replace(PLAIN, accuracy=88.0 + i, **(removed if "spectral" in one.scheme else {}))
-                for i in range(3)
-            ]
-            for one in series
-        ]
-        place = next(i for i, one in enumerate(series) if one.where["attack"] == "little")
-        outcomes[place][1] = replace(outcomes[place][1], accuracy=89.0 - lost)
-        (check,) = (c for c in findings(measured(series, outcomes)).checks if "little" in c.claim)
-        assert check.holds == holds
-        assert f"at most {lost} lost in 3 seeds" in check.figure
-
-
-def test_figures_compare_means_over_the_same_seeds():
-    series = [one for one in with_ballots("mlp", 5, ("flip",)) if one.where["attack"] != "adaptive"]
-    removed = {"removed_honest": 0.0, "removed_attackers": 0.0}
-    outcomes = [
-        [
-            replace(PLAIN, accuracy=88.0 - 4 * i, **(removed if "spectral" in one.scheme else {}))
-            for i in range(1 if one.where["attack"] == "flip" else 2)
-        ]
-        for one in series
-    ]
-    (check,) = (c for c in findings(measured(series, outcomes)).checks if "flip" in c.claim)
-    assert check.figure == "88.0 against 88.0 without attackers"
-
-
-def test_robustness_is_listed_and_its_settings_are_valid():
-    assert EXPERIMENTS["robustness"].group == "robust"
-    settings = private("linear", 3, attack="sybils", attackers=0.3, defence="spectral")
+def test_every_option_is_stated():
+    assert set(STATED) == set(FIELDS)
+    settings = private("linear", 60)
+    assert (settings.batch_size, settings.pixels, settings.seed) == (16, "symmetric", 0)
     assert settings.radius == pytest.approx(0.13 / 7850**0.5)
+    changed = {name for name in FIELDS if getattr(settings, name) is None}
+    assert not changed & {"clip", "radius", "rate", "points", "rounding", "words", "server"}
 
 
-def test_every_attack_is_run_at_every_share_with_and_without_defence_and_privacy():
-    series = share_series(5, ("directed", "adaptive"), SHARES)
-    places = {(one.scheme, one.where["attack"], one.x) for one in series}
-    assert len(places) == len(series) == 4 * 2 * len(SHARES)
-    for one in series:
-        assert one.x == pytest.approx(100 * one.settings.attackers)
-        assert (one.settings.attack == "none") == (one.x == 0)
-        assert (one.settings.mechanism == "fedavg") == ("no privacy" in one.scheme)
+@pytest.mark.parametrize(("model", "channels"), [("linear", 1), ("mlp", 1), ("cnn2", 3)])
+def test_the_radius_uses_the_size_of_the_model(model, channels):
+    side = 28 if channels == 1 else 32
+    assert build_model(model, (channels, side, side), 10).dim == DIM[model]
 
 
-def test_runs_at_the_common_share_are_those_of_the_robustness_experiment():
-    wanted = {one.settings for one in share_series(5, ATTACKS, SHARES)}
-    for attack in ATTACKS:
-        assert private("linear", 5, attack=attack, attackers=SHARE, defence="spectral") in wanted
+@pytest.mark.parametrize("name", NAMES)
+def test_no_reported_seed_was_used_before(name):
+    assert seeds_for(EXPERIMENTS[name], False, None)[0] == 301
+    assert min(settings.seed for settings in asked(name)) == 301
+    assert {settings.rounds for settings in asked(name)} == {60}
 
 
 @pytest.mark.parametrize(
-    ("attack", "x", "lost", "holds"),
+    ("name", "partition", "seeds"),
     [
-        ("sybils", 10.0, 2.1, False),
-        ("sybils", 30.0, 1.9, True),
-        ("sybils", 40.0, 30.0, True),
-        ("adaptive", 20.0, 4.9, True),
-        ("adaptive", 10.0, 5.1, False),
-        ("adaptive", 30.0, 30.0, True),
+        ("robustness", "writer", 10),
+        ("robustness-mlp", "shards", 10),
+        ("robustness-cnn2", "per-user", 3),
+        ("robustness-cnn2", "shards", 1),
     ],
 )
-def test_claims_are_about_all_shares_up_to_the_stated_one(attack, x, lost, holds):
-    series = share_series(5, ("sybils", "adaptive"), SHARES)
-    attacked = [
-        one.scheme == FILTERED and one.where["attack"] == attack and one.x == x for one in series
-    ]
-    assert sum(attacked) == 1
-    outcomes = [[replace(PLAIN, accuracy=88.0 - lost * here)] for here in attacked]
-    made = {
-        check.claim.split(":")[0]: check
-        for check in share_findings(measured(series, outcomes)).checks
-    }
-    other = {"sybils": "adaptive", "adaptive": "sybils"}[attack]
-    assert (made[attack].holds, made[other].holds) == (holds, True)
-    if not holds:
-        assert f"{lost} at {x:g} %" in made[attack].figure
+def test_runs_without_attackers_have_their_seeds(name, partition, seeds):
+    found = Counter(
+        (one.dataset, one.defence)
+        for one in asked(name)
+        if one.partition == partition and not one.attackers and one.mechanism == "cpa" and one.clip
+    )
+    assert {count for (_, defence), count in found.items() if defence == "scores"} == {seeds}
+    assert {defence for _, defence in found} == {"none", "scores"}
 
 
-def test_a_run_without_attackers_is_planned_once(tmp_path):
-    experiment = EXPERIMENTS["robustness-shares"]
-    quick = planned_cells([(experiment, ExperimentRunner(tmp_path, (1,), quick=True))])
-    assert len(quick) == 4 * (1 + 3 * 2)
-    full = planned_cells([(experiment, ExperimentRunner(tmp_path, (1,)))])
-    assert len(full) == 4 * (1 + 11 * 4)
+def test_every_attack_is_run_with_every_defence_on_every_task():
+    found = Counter(
+        (one.dataset, one.model, one.partition, one.attack, one.defence)
+        for name in NAMES
+        for one in asked(name)
+        if one.mechanism == "cpa" and one.attackers
+    )
+    for task in (("mnist", "linear", 3), ("fashion-mnist", "linear", 3), ("mnist", "mlp", 2)):
+        *place, seeds = task
+        for partition in ("per-user", "dirichlet"):
+            for attack in ATTACKS:
+                for defence in ("none", "spectral", "scores"):
+                    assert found[*place, partition, attack, defence] == seeds
+    for attack in SPECIAL_ATTACKS:
+        assert found["mnist", "linear", "per-user", attack, "scores"] == 3
+    assert found["mnist", "linear", "shards", "targeted", "scores"] == 3
+    assert found["cifar10", "cnn2", "per-user", "label-flip", "spectral"] == 1
+    shares = {one.attack: one.attackers for one in asked("robustness") if one.attackers}
+    fewer = {"adaptive": 0.2, "targeted": 0.2, "fresh-identities": 0.14}
+    assert shares == {a: fewer.get(a, 0.3) for a in shares}
+    assert len(shares) == len(ATTACKS) + len(SPECIAL_ATTACKS) + len(NORM_ATTACKS) + 1
+
+
+def test_forged_norm_votes_run_where_there_are_such_votes():
+    series = norm_votes(5)
+    assert {one.settings.mechanism for one in series} == {"cpa-auto"}
+    assert {one.settings.attack for one in series} == {"none", *NORM_ATTACKS}
+    assert len({(one.scheme, one.where["attack"]) for one in series}) == len(series) == 9
+
+
+def test_robust_means_get_plain_updates_and_the_histogram_is_private():
+    series = comparators(5, COMPARED_ATTACKS)
+    assert len(series) == 4 * (1 + len(COMPARED_ATTACKS))
+    for one in series:
+        private_one = one.scheme.startswith("CPA histogram")
+        assert (one.settings.epsilon_per_bit == 0.5) == private_one
+        assert (one.settings.mechanism != "fedavg") == private_one
+        assert one.settings.users == 1000
+
+
+@pytest.mark.parametrize(
+    ("attack", "lost", "holds"),
+    [
+        ("flip", 1.9, True),
+        ("flip", 2.1, False),
+        ("label-flip", 2.9, True),
+        ("label-flip", 3.1, False),
+        ("adaptive", 4.9, True),
+        ("adaptive", 5.1, False),
+        ("fresh-identities", 2.1, False),
+    ],
+)
+def test_points_lost_decide_a_claim(attack, lost, holds):
+    changes = {name: {"accuracy": 88.0 - lost} for name in ("scores", "spectral")}
+    made = claims(attack, changes, DIRICHLET)
+    (claim,) = (check for claim, check in made.items() if "points lost" in claim)
+    assert claim.holds == holds
+    assert claim.figure.startswith(f"{lost:.2f} lost")
+    assert made["scores at most 0.5 points behind spectral"].holds
+
+
+def test_means_over_the_same_seeds_are_compared():
+    changes = {"scores": {"accuracy": (87.0, 85.2)}, "spectral": {"accuracy": (87.0, 86.0)}}
+    made = claims("ones", changes, seeds=2)
+    assert made["at most 2 points lost"].holds
+    assert made["scores at most 0.5 points behind spectral"].holds
+    longer = run_series(LINEAR, IID, "none", "none", 5, None)
+    shorter = [run_series(LINEAR, IID, "ones", d, 5, 1) for d in ("scores", "spectral")]
+    plain = (PLAIN, dataclasses.replace(PLAIN, accuracy=60.0))
+    found = findings(Measured(((longer, plain), *((one, (PLAIN,)) for one in shorter))))
+    assert [check.figure[:5] for check in found.checks] == ["0.00 ", "+0.00"]
+
+
+def test_the_new_defence_may_not_be_worse_than_the_old_one():
+    made = claims("ones", {"scores": {"accuracy": 87.4}})
+    assert not made["scores at most 0.5 points behind spectral"].holds
+    assert made["at most 2 points lost"].holds
+
+
+@pytest.mark.parametrize("removed", [0.9, 1.1, None])
+def test_honest_users_removed_decide_the_claims_without_attackers(removed):
+    made = claims("none", {"scores": {"ever_removed_honest": removed, "removed_honest": 0.1}})
+    assert made["at most 1 % of honest users removed in a round"].holds
+    assert made["at most 1 % of honest users removed in a run"].holds == (removed == 0.9)
+
+
+def test_the_targeted_class_is_reported_without_a_limit():
+    assert list(claims("targeted", {})) == ["scores at most 0.5 points behind spectral"]
+
+
+def test_norm_votes_are_compared_with_runs_of_the_same_mechanism():
+    series = norm_votes(5)
+    series += [run_series(LINEAR, IID, "none", defence, 5, None) for defence in ("none", "scores")]
+    outcomes = []
+    for one in series:
+        auto = 2.0 if one.settings.mechanism == "cpa-auto" else 0.0
+        lost = 1.0 if one.settings.attack == "norm-high" else 0.0
+        outcomes.append((dataclasses.replace(PLAIN, accuracy=88.0 + auto - lost),))
+    found = findings(Measured(tuple(zip(series, outcomes, strict=True)))).checks
+    (check,) = (c for c in found if "norm-high" in c.claim and "lost" in c.claim)
+    assert check.claim == "linear, iid, AutoCPA, 30% norm-high: at most 2 points lost"
+    assert check.figure == "1.00 lost: 89.00 against 90.00 without attackers"
+
+
+def test_experiments_are_estimated_and_cells_are_planned_once(tmp_path):
+    for name in NAMES:
+        assert EXPERIMENTS[name].group == "robust"
+        assert 0.1 < cpu_hours(EXPERIMENTS[name]) < 20
+    quick = planned_cells([(EXPERIMENTS["robustness"], ExperimentRunner(tmp_path, (1,), True))])
+    assert len(quick) == 2 + 3 * 3
+    assert len({(s.scheme, *s.where.values()) for s in linear_series(5, False)}) == len(
+        linear_series(5, False)
+    )

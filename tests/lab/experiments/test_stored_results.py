@@ -14,11 +14,12 @@ RESULTS = Path(__file__).parents[3] / "results"
 MADE_OF_CELLS = [
     name
     for name, one in EXPERIMENTS.items()
-    if (one.by_cells or name == "robustness")
+    if one.by_cells
     and (RESULTS / name).is_dir()
     and read_result(RESULTS / name).rule == one.rule
+    and min(read_result(RESULTS / name).seeds) >= (one.first_seed or 0)
 ]
-"""Results that are older than the rule of their experiment confirm no claim."""
+"""Results that are older than the rule or the seeds of their experiment confirm no claim."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,9 @@ class ConstantRunner(ExperimentRunner):
             removed_honest=0.0,
             removed_attackers=0.0,
             backdoor=0.0,
+            worst_class=0.0,
+            ever_removed_honest=0.0,
+            ever_removed_attackers=0.0,
         )
 
 

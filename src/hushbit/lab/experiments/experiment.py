@@ -33,6 +33,9 @@ METRIC_LABELS = {
     "rmse": "root mean square error of an entry",
     "removed_attackers": "attackers removed (%)",
     "removed_honest": "honest users removed (%)",
+    "ever_removed_attackers": "attackers removed in some round (%)",
+    "ever_removed_honest": "honest users removed in some round (%)",
+    "worst_class": "test accuracy of the worst class (%)",
     "backdoor": "trigger works (%)",
     "distortion": "E|w_CPA - w_FA|²",
     "gap": "E F(w_t) - F(w*)",
@@ -195,7 +198,8 @@ class Experiment:
     group     mnist, cifar, theory, ...; `hushbit reproduce mnist` runs mnist and theory
     seeds     number of seeds of the full form unless the caller gives one
     by_cells  all long computations are cells, so that a dry run can list them
-    rule         RULE where settings are chosen by it; seeds begin at 201 then
+    rule         RULE where settings are chosen by it
+    first_seed   the seeds that are reported begin here; by default at 201 with a rule, else at 1
     cpu_minutes  estimated CPU time where it is not that of cells
     """
 
@@ -208,6 +212,7 @@ class Experiment:
     seeds: int = 3
     by_cells: bool = False
     rule: str = ""
+    first_seed: int | None = None
     cpu_minutes: float = 0.0
     choices: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -44,7 +44,8 @@ _BY_NAME = {one.name: one for module in _MODULES for one in module.EXPERIMENTS}
 EXPERIMENTS: dict[str, Experiment] = {name: _BY_NAME[name] for name in CATALOGUE["experiments"]}
 
 UNKNOWN_OUTCOME = Outcome(
-    50.0, 50.0, 0.0, 0.0, 0.0, 1.0, ((1, 50.0, 50.0),), ("", "", ""), 0.0, snr_wiener_db=0.0
+    *(50.0, 50.0, 0.0, 0.0, 0.0, 1.0, ((1, 50.0, 50.0),), ("", "", ""), 0.0),
+    snr_wiener_db=0.0,
 )
 
 
@@ -94,7 +95,7 @@ def cpu_hours(experiment: Experiment) -> float | None:
 
     A search for settings is counted with its first step only: it may take twice as long.
     """
-    if not experiment.rule:
+    if not (experiment.rule or experiment.first_seed):
         return experiment.cpu_minutes / 60 or None
     runner = CostRunner(Path(), seeds_for(experiment, False, None))
     experiment.find(runner)
@@ -131,10 +132,10 @@ def stored_results(folder: Path) -> dict[str, Result]:
 
 
 def seeds_for(experiment: Experiment, quick: bool, count: int | None) -> tuple[int, ...]:
-    """`count` seeds, or as many as the experiment has: from 201 on by the rule, else from 1 on."""
+    """`count` seeds, or as many as the experiment has, from its first one on."""
     usual = min(QUICK_SEEDS, experiment.seeds) if quick else experiment.seeds
     number = check_int("seeds", usual if count is None else count, 1, 1000)
-    first = RULE_SEED if experiment.rule else 1
+    first = experiment.first_seed or (RULE_SEED if experiment.rule else 1)
     return tuple(range(first, first + number))
 
 

@@ -83,9 +83,8 @@ UNSAID = (
     "Seeds and intervals: the published figures come from one seed.",
 )
 TUNED_ON_REPORTED_SEEDS = Text(
-    "Results beyond the paper. The defaults of AutoCPA and of the ballot filter were developed on "
-    "seeds that accuracy, accuracy-cifar, robustness and robustness-shares report, so these "
-    "results are not independent confirmations."
+    "Results beyond the paper. The defaults of AutoCPA were developed on seeds that accuracy and "
+    "accuracy-cifar report, so these results are not independent confirmations."
 )
 REPOSITORY = "../"
 

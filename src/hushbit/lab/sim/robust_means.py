@@ -14,6 +14,10 @@ from hushbit.checks import check_int
 Rows = NDArray[np.floating]
 Row = NDArray[np.float64]
 
+TOLERANCE = 1e-6
+"""The geometric median ends with a step shorter than this share of the mean distance to it."""
+MAX_STEPS = 1000
+
 
 def coordinate_median(updates: Rows, attackers: int) -> Row:
     """The median of each entry."""
@@ -28,56 +32,41 @@ def trimmed_mean(updates: Rows, attackers: int) -> Row:
     return np.asarray(kept.mean(axis=0, dtype=np.float64))
 
 
-def norm_clipping(updates: Rows, attackers: int) -> Row:
-    """The mean of updates scaled down to the median norm."""
-    norms = np.linalg.norm(updates.astype(np.float64), axis=1)
-    factor = np.minimum(1.0, np.median(norms) / np.maximum(norms, 1e-300))
-    return np.asarray(factor @ updates / len(updates))
-
-
-def krum(updates: Rows, attackers: int) -> Row:
-    """The update nearest to its K - attackers - 2 nearest neighbours (Blanchard et al. 2017)."""
-    best = int(np.argmin(_krum_scores(updates, attackers)))
-    return np.asarray(updates[best], dtype=np.float64)
-
-
 def multi_krum(updates: Rows, attackers: int) -> Row:
-    """The mean of the K - attackers updates with the best Krum scores."""
+    """The mean of the K - attackers updates with the best Krum scores (Blanchard et al. 2017).
+
+    The score is the sum of squared distances to the K - attackers - 2 nearest neighbours.
+    """
     scores = _krum_scores(updates, attackers)
     chosen = np.argsort(scores, kind="stable")[: max(1, len(updates) - attackers)]
     return np.asarray(updates[chosen].mean(axis=0, dtype=np.float64))
 
 
-def bulyan(updates: Rows, attackers: int) -> Row:
-    """Krum selects K - 2f updates; the values of each entry nearest to the median are averaged.
+def geometric_median(updates: Rows, attackers: int) -> Row:
+    """The point with the smallest sum of distances to the updates, by Weiszfeld's iteration.
 
-    The guarantee of El Mhamdi et al. (2018) needs K >= 4f + 3; with more attackers f is reduced to
-    what K allows.
+    Each step is a mean with weights 1 / distance. A distance counts as at least TOLERANCE times the
+    mean distance, so that a step may begin at an update.
     """
-    users = len(updates)
-    faulty = min(attackers, max(0, (users - 3) // 4))
-    scores = _krum_scores(updates, faulty)
-    chosen = updates[np.argsort(scores, kind="stable")[: max(1, users - 2 * faulty)]]
-    kept = max(1, len(chosen) - 2 * faulty)
-    distance = np.abs(chosen - np.median(chosen, axis=0))
-    nearest = np.argpartition(distance, kept - 1, axis=0)[:kept]
-    return np.asarray(np.take_along_axis(chosen, nearest, axis=0).mean(axis=0, dtype=np.float64))
-
-
-def sign_majority(updates: Rows, attackers: int) -> Row:
-    """signSGD by majority: the sign of most users times the median absolute entry."""
-    step = float(np.median(np.abs(updates)))
-    return np.asarray(step * np.sign(np.sign(updates).sum(axis=0, dtype=np.float64)))
+    rows = updates.astype(np.float64)
+    middle = rows.mean(axis=0)
+    for _ in range(MAX_STEPS):
+        distances = np.linalg.norm(rows - middle, axis=1)
+        shortest = TOLERANCE * float(distances.mean())
+        if shortest == 0:
+            break
+        weights = 1 / np.maximum(distances, shortest)
+        before, middle = middle, weights @ rows / weights.sum()
+        if float(np.linalg.norm(middle - before)) < shortest:
+            break
+    return np.asarray(middle)
 
 
 ROBUST_MEANS: dict[str, Callable[[Rows, int], Row]] = {
     "median": coordinate_median,
     "trimmed-mean": trimmed_mean,
-    "norm-clipping": norm_clipping,
-    "krum": krum,
     "multi-krum": multi_krum,
-    "bulyan": bulyan,
-    "sign-majority": sign_majority,
+    "geometric-median": geometric_median,
 }
 
 
