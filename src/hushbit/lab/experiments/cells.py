@@ -181,9 +181,10 @@ def _computed(
             used.close()
 
 
-# CPU seconds of one user's round on one core of 2024: training, and casting a ballot.
+# CPU seconds of one user's round on one core of 2024: training, casting a ballot, a robust mean.
 TRAINING_COST = {"linear": 4e-5, "mlp": 7e-5, "cnn2": 4e-4, "cnn3": 1.5e-2, "resnet18": 8.0}
 BALLOT_COST = {"linear": 8e-5, "mlp": 3e-4, "cnn2": 2e-4, "cnn3": 2e-3, "resnet18": 0.2}
+MEAN_COST = {"median": 2e-4, "trimmed-mean": 2e-4, "multi-krum": 3e-4, "geometric-median": 1e-3}
 CIFAR_FACTOR = 3.0  # of CNN2, for images with three channels
 QUEUE_DEPTH = 1  # cells submitted beyond those being computed, so that no worker waits
 
@@ -195,6 +196,7 @@ def cell_cost(settings: Settings) -> float:
         cost *= CIFAR_FACTOR
     if settings.mechanism != "fedavg" and settings.preset != "authors":
         cost += BALLOT_COST[settings.model]
+    cost += MEAN_COST.get(settings.defence, 0.0)
     return cost * settings.users * settings.rounds
 
 
