@@ -14,7 +14,6 @@ from hushbit.defence.defence import (
     REPEATS,
     Defence,
     first_groups,
-    honest_spread,
     model_direction,
     newcomers_waiting,
     out_of_range,
@@ -61,17 +60,17 @@ def test_evidence_is_a_supermartingale_for_users_who_do_not_push(dim):
     assert math.cosh(1 / math.sqrt(dim)) ** dim * math.exp(-0.5) <= 1
 
 
-def test_evidence_ever_holds_at_most_the_rate_of_honest_users():
-    """20 000 users with scores of pure noise over 300 rounds, at a rate of 10 %."""
-    defence, rng = Defence(false_positive_rate=0.3), np.random.default_rng(0)
-    everyone = np.ones(20_000, dtype=np.bool_)
-    evidence, held, ever = np.zeros(20_000), ~everyone, ~everyone
-    for number in range(1, 301):
-        scores = rng.choice([-1.0, 1.0], (20_000, 9)).sum(axis=1) / 3
+def test_fewer_honest_users_have_evidence_than_the_bound_allows():
+    """2000 users with scores of pure noise over 100 rounds; nobody is natural."""
+    defence, rng = Defence(false_positive_rate=0.3, natural_share=1e-9), np.random.default_rng(0)
+    everyone = np.ones(2000, dtype=np.bool_)
+    evidence, most = np.zeros(2000), 0
+    for number in range(1, 101):
+        scores = rng.choice([-1.0, 1.0], (2000, 9)).sum(axis=1) / 3
         evidence = np.maximum(evidence - scores - 0.5, 0.0)
-        held = defence.test_evidence(evidence, held, everyone, number)
-        ever |= held
-    assert 0 < ever.mean() <= defence.rate
+        assert not defence.test_evidence(evidence, ~everyone, everyone, number).any()
+        most = max(most, int((evidence > -math.log(0.3)).sum()))
+    assert 300 < most < defence.most_with_evidence(2000, 1) < 900
 
 
 @pytest.mark.parametrize("p", [0.3, 0.1, 0.01])
@@ -85,22 +84,27 @@ def test_evidence_of_one_round_exceeds_its_limit_with_at_most_the_probability(p)
             assert share <= p + 4 * math.sqrt(p / 50_000)
 
 
-def test_a_group_is_held_at_less_evidence_than_one_user():
+def test_a_group_is_held_and_each_user_returns_without_evidence():
     everyone, evidence = np.ones(1000, dtype=np.bool_), np.zeros(1000)
-    nobody = ~everyone
-    least, single = -math.log(DEFENCE.false_positive_rate), -math.log(DEFENCE.rate_in(20))
-    chance = 10 + math.sqrt(20 * single) + 2 * single / 3
-    most = int(100 + chance)
+    nobody, least = ~everyone, -math.log(DEFENCE.false_positive_rate)
+    log_rate = -math.log(DEFENCE.rate_in(20))
+    most = int(50 + 10 + math.sqrt(20 * log_rate) + 2 * log_rate / 3)
     evidence[:most] = least + 0.1
     assert not DEFENCE.test_evidence(evidence, nobody, everyone, 20).any()
     evidence[most] = least + 0.1
     held = DEFENCE.test_evidence(evidence, nobody, everyone, 20)
     assert (held == (evidence > 0)).all()
-    # Held users stay until their evidence is zero, new ones need a group or their own evidence.
+    # Held users stay until their evidence is zero; a few new ones are no group.
     later = np.where(np.arange(1000) < 50, 0.5, 0.0)
-    later[50:53] = 0, single + 0.1, least + 0.1
-    again = DEFENCE.test_evidence(later, held & (np.arange(1000) < 52), everyone, 20)
-    assert again.nonzero()[0].tolist() == [*range(50), 51]
+    later[50:52] = 0, least + 0.1
+    again = DEFENCE.test_evidence(later, held & (np.arange(1000) < 51), everyone, 20)
+    assert again.nonzero()[0].tolist() == [*range(50)]
+
+
+def test_natural_users_with_evidence_are_kept():
+    """Half of the natural share works against the model in every round."""
+    places = np.where(np.arange(1000) < 50, -2.0, 1.5)
+    assert rounds_of(places, 20)[-1].accepted.all()
 
 
 def test_evidence_does_not_hold_a_majority():
@@ -129,20 +133,6 @@ def test_the_range_kernel_equals_its_definition():
     assert (out_of_range(scores, limits, present) == expected).all()
 
 
-def test_the_honest_spread_is_that_of_expected_scores():
-    rng, everyone = np.random.default_rng(0), np.ones(100_000, dtype=np.bool_)
-    noise = rng.normal(size=100_000)
-    for spread in (0.0, 0.5, 0.8):
-        scores = 3 + noise + spread * rng.normal(size=100_000)
-        assert honest_spread(scores, everyone) == pytest.approx(spread, abs=0.15)
-        pushing = np.arange(100_000) % 3 == 0
-        moved = np.where(pushing, scores - 50, scores)
-        assert honest_spread(moved, ~pushing) == pytest.approx(spread, abs=0.15)
-        assert spread < honest_spread(moved, everyone) <= 1.0
-    assert honest_spread(9 * noise, everyone) == 1.0
-    assert honest_spread(noise, ~everyone) == 0.0
-
-
 def test_users_who_differ_as_honest_users_do_are_not_held():
     """Users differ by 0.7 sigma about 0.5. Many expect less than -0.5 in every round."""
     places = np.random.default_rng(3).normal(0.5, 0.7, 400)
@@ -161,16 +151,16 @@ def test_sums_exclude_nobody_where_users_are_of_many_kinds(monkeypatch):
 def test_held_users_return_when_their_evidence_is_zero():
     places, held = np.ones(200), []
     state = DEFENCE.start(200)
-    for number in range(1, 50):
-        places[:5] = -3.0 if number <= 10 else 1.5
+    for number in range(1, 80):
+        places[:50] = -3.0 if number <= 10 else 1.5
         means, axis = planted(200, 500, places)
         result = decide(packed(votes(means, number)), state, axis, number)
         state = result.state
-        held.append(int((~result.accepted)[:5].sum()))
+        held.append(int((~result.accepted)[:50].sum()))
     assert held[0] == 0
-    assert held[9] == 5
-    assert held[-1] == 0
-    assert sum(held) > 60  # as many rounds as it takes to lose 25 by 2 in each
+    assert held[9] == 50
+    assert held[-1] <= 2
+    assert sum(held) > 600  # it takes more rounds to lose evidence than to collect it
 
 
 def test_the_direction_of_the_model():
@@ -241,13 +231,13 @@ def test_a_majority_is_never_removed():
 
 
 def test_a_small_push_is_found_over_rounds_and_not_in_one_round():
-    """Honest users at +0.5 sigma, a tenth of all users at -1.5 sigma."""
-    attackers = np.arange(400) < 40
+    """Honest users at +0.5 sigma, a fifth of all users at -1.5 sigma."""
+    attackers = np.arange(400) < 80
     results = rounds_of(np.where(attackers, -1.5, 0.5), 40)
     assert results[0].removed == 0
     assert (~results[-1].accepted[attackers]).mean() > 0.95
     assert results[-1].accepted[~attackers].all()
-    assert results[-1].removed_by["evidence"] == results[-1].removed
+    assert results[-1].removed_by["evidence"] > 70
 
 
 def test_a_group_behind_the_others_is_found_by_its_sums():
@@ -257,7 +247,7 @@ def test_a_group_behind_the_others_is_found_by_its_sums():
     assert results[0].removed == 0
     assert (~results[-1].accepted[behind]).mean() > 0.95
     assert results[-1].accepted[~behind].mean() > 0.98
-    assert results[-1].removed_by["sums"] > 50
+    assert results[-1].removed_by["sums"] > 20
 
 
 def test_a_group_above_the_others_is_kept_by_its_sums():
@@ -275,12 +265,24 @@ def test_honest_users_stay_over_rounds(seed):
 def test_newcomers_count_more_the_longer_they_are_seen():
     ballots = encode(MECHANISM, honest_updates("equal"))
     for seen, low, high in ((0, 0.0, 0.0), (5, 0.15, 0.35), (ENROLMENT, 1.0, 1.0)):
-        waiting = newcomers_waiting(np.full(USERS, float(seen)), ballots, KEY)
+        waiting = newcomers_waiting(np.full(USERS, float(seen)), ballots, KEY, USERS)
         assert low <= 1 - waiting.mean() <= high
-        again = newcomers_waiting(np.full(50, float(seen)), ballots[:50], KEY)
+        again = newcomers_waiting(np.full(50, float(seen)), ballots[:50], KEY, USERS)
         assert (waiting[:50] == again).all()
-    other = newcomers_waiting(np.full(USERS, 10.0), ballots, RoundKey(b"g" * 32, 2))
-    assert (other != newcomers_waiting(np.full(USERS, 10.0), ballots, KEY)).any()
+    seen = np.full(USERS, 10.0)
+    other = newcomers_waiting(seen, ballots, RoundKey(b"g" * 32, 2), USERS)
+    assert (other != newcomers_waiting(seen, ballots, KEY, USERS)).any()
+
+
+@pytest.mark.parametrize("most", [0.0, 7.9, 40.0])
+def test_few_newcomers_count_in_one_round(most):
+    ballots, seen = encode(MECHANISM, honest_updates("equal")), np.full(USERS, ENROLMENT - 1.0)
+    seen[::2] = ENROLMENT
+    waiting = newcomers_waiting(seen, ballots, KEY, most)
+    assert (~waiting[1::2]).sum() == int(most)
+    assert not waiting[::2].any()
+    free = newcomers_waiting(seen, ballots, KEY, USERS)
+    assert (free <= waiting).all()
 
 
 def test_new_identities_are_not_counted_and_change_no_score():

@@ -9,7 +9,6 @@ from defence.planted_votes import packed, planted, votes
 from defence.test_defence import DEFENCE, decide
 from hushbit.baselines import FedAvg
 from hushbit.cpa import CPA
-from hushbit.defence.defence import honest_spread
 from hushbit.defence.shift_bound import defended_shift
 from hushbit.errors import InvalidInput
 
@@ -19,13 +18,16 @@ SIGMA = 0.01 / math.tanh(0.25)
 
 def test_the_bounds_follow_their_formulas():
     bound = defended_shift(MECHANISM, 1000, 60, 0.3)
-    z, h = DEFENCE.slack(1000, 60), math.log(3 * 60 * 61 / 0.01)
+    z, log_rate = DEFENCE.slack(1000, 60), math.log(3 * 60 * 61 / 0.01)
+    once = 0.2 + z * SIGMA
+    free = 0.05 + (10 + math.sqrt(20 * log_rate) + 2 * log_rate / 3) / 1000
     assert bound.without_defence == pytest.approx(0.3 * SIGMA * math.sqrt(2000))
-    assert bound.one_round == pytest.approx(0.3 * (0.2 + z * SIGMA))
-    assert bound.every_round == pytest.approx(0.3 * SIGMA * (1.5 + h / 60))
-    known = defended_shift(MECHANISM, 1000, 60, 0.3, spread=0.2)
-    assert known.every_round == pytest.approx(0.3 * SIGMA * (0.7 + h / 60))
+    assert bound.one_round == pytest.approx(0.3 * once)
+    lasting = SIGMA * (0.5 + math.log(100) / 60)
+    assert bound.every_round == pytest.approx(free * once + (0.3 - free) * lasting)
     assert bound.every_round < bound.one_round < bound.without_defence
+    few = defended_shift(MECHANISM, 1000, 60, 0.05)
+    assert few.every_round == pytest.approx(few.one_round)
 
 
 def test_a_shorter_clip_lowers_the_bounds_and_no_bound_exceeds_the_one_without_defence():
@@ -39,13 +41,14 @@ def test_a_shorter_clip_lowers_the_bounds_and_no_bound_exceeds_the_one_without_d
             defended_shift(MECHANISM, 1000, 60, wrong)
 
 
-def counted_pushes(strategy, rounds=60, users=200, attackers=20):
+def counted_pushes(strategy, rounds=60, users=200, attackers=60):
     """Sum of pushes of accepted ballots for each attacker, noise included, and the bound.
 
-    The direction of the model is reversed in every third round: the sign follows the majority.
+    The direction of the model is reversed in every third round: the sign follows the majority. The
+    last value is the number of users whom the bound excepts.
     """
     bad, state = np.arange(users) < attackers, DEFENCE.start(users)
-    total, tolerated = np.zeros(users), 0.0
+    total = np.zeros(users)
     for number in range(1, rounds + 1):
         means, axis = planted(users, 400, np.where(bad, -strategy(state, number), 1.0))
         decoded = packed(votes(means, number))
@@ -54,32 +57,30 @@ def counted_pushes(strategy, rounds=60, users=200, attackers=20):
         assert 2 * result.removed <= users
         scores = decoded.score(bad, ~bad, axis)[2]
         total -= np.where(result.accepted, scores, 0)
-        present = ~result.marked["asymmetry"]
-        tolerated += 0.5 + honest_spread(scores, present)
         state = result.state
-    return total[bad], tolerated - math.log(DEFENCE.rate_in(rounds))
+    return total[bad], rounds / 2 + math.log(100), DEFENCE.most_with_evidence(users, rounds)
 
 
 @pytest.mark.parametrize("push", [0.3, 0.6, 1.0, 3.0, 8.0])
-def test_no_user_pushes_further_against_the_model(push):
-    pushes, bound = counted_pushes(lambda state, number: push)
-    assert (pushes <= bound).all()
+def test_few_users_push_further_against_the_model(push):
+    pushes, bound, excepted = counted_pushes(lambda state, number: push)
+    assert (pushes > bound).sum() <= excepted
 
 
 @pytest.mark.parametrize("push", [2.0, 5.0, 8.0])
 @pytest.mark.parametrize("back", [1.0, 8.0])
 def test_no_user_gains_by_good_scores_that_do_not_count(push, back):
     """Push until held, send good scores until released, and push again."""
-    pushes, bound = counted_pushes(
+    pushes, bound, excepted = counted_pushes(
         lambda state, number: np.where(state["excluded"] > 0, -back, push)
     )
-    assert (pushes <= bound).all()
+    assert (pushes > bound).sum() <= excepted
 
 
 def test_no_user_gains_by_scores_out_of_range():
     """A score beyond the range in every second round is removed and lowers no evidence."""
-    pushes, bound = counted_pushes(lambda state, number: -19.0 if number % 2 else 6.0)
-    assert (pushes <= bound).all()
+    pushes, bound, excepted = counted_pushes(lambda state, number: -19.0 if number % 2 else 6.0)
+    assert (pushes > bound).sum() <= excepted
 
 
 def test_accepted_scores_are_within_the_range():

@@ -14,8 +14,8 @@ for these by `natural`. Few users never exceed it, so no least number of users i
 
 If the lead exceeds the bound, the users visited on that side up to the largest excess are a group.
 All users are removed who are closer to the median of the group than to the centre. Honest users may
-overlap with it: nobody is removed who is closer to the centre than `KEPT` of the trusted users on
-the other side, so that of symmetric honest users at most 1 - `KEPT` are removed.
+overlap with it: nobody is removed who is closer to the centre than `natural` / 2 of the trusted
+users on the other side are, so that of symmetric honest users at most so many are removed.
 
 Distances are sorted into BINS classes, and the lead is compared after each class, so the time is
 linear in the number of users.
@@ -26,11 +26,9 @@ import math
 import numpy as np
 
 from hushbit.checks import Floats
-from hushbit.defence.modality import upper_median
 from hushbit.kernels import Flags, njit
 
 BINS = 512
-KEPT = 0.95
 
 
 def asymmetric_group(
@@ -38,19 +36,32 @@ def asymmetric_group(
 ) -> Flags:
     """The tested users to remove; `natural` is a number of users, `rate` the error of the test."""
     found = np.zeros_like(tested)
-    if not trusted.any():
+    if not trusted.any() or not tested.any():
         return found
     deviation = scores - upper_median(scores, trusted)
-    low, high = leading_distances(deviation, tested, natural, -2 * math.log(rate))
-    if low == high == np.inf:
-        return found
-    for sign, distance in ((-1.0, low), (1.0, high)):
+    kept = 1 - natural / (2 * np.count_nonzero(tested))
+    distances = leading_distances(deviation, tested, natural, -2 * math.log(rate))
+    for sign, distance in zip((-1.0, 1.0), distances, strict=True):
         if distance < np.inf:
             away = sign * deviation
             group = np.median(away[tested & (away >= distance)])
-            limit = max(group / 2, float(np.quantile(-away[trusted], KEPT)))
-            found |= tested & (away > limit)
+            found |= tested & (away > max(group / 2, float(np.quantile(-away[trusted], kept))))
     return found
+
+
+@njit
+def upper_median(values: Floats, mask: Flags) -> float:
+    """The median of the masked values; of an even number, the larger of the two middle values."""
+    inside = values[mask]
+    return float(np.partition(inside, inside.size // 2)[inside.size // 2])
+
+
+def split_at_median(scores: Floats, mask: Flags) -> tuple[Flags, Flags]:
+    """The masked users whose scores lie above their median, and the other masked users."""
+    if not mask.any():
+        return mask, mask
+    above = mask & (scores > upper_median(scores, mask))
+    return above, mask & ~above
 
 
 @njit

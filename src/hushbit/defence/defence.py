@@ -4,56 +4,42 @@ Each ballot is decoded separately to y, in units of the standard deviation of it
 the product of y with a direction of length 1: its noise has variance 1, and an honest user has
 |E score| <= max_score = largest_norm / sigma. Every ballot has three scores:
 
-    mean    on the sum of the other ballots that are counted
+    mean    on the sum of the other counted ballots
     shared  on one further direction that users have in common: the ballots with high scores of the
-            round before minus those with low scores, a step of the power method
+            last round minus those with low scores, a step of the power method
     model   on the direction of the model (`model_direction`), which is public before the ballots
 
-The server stores two numbers for each user: the evidence E = max(0, E - model - h - 1/2), where h
-is the spread of the users' expected model scores in the round (`honest_spread`); and the sum of
-mean and model scores, faded from round to round. E is the logarithm of the likelihood ratio of a
-push of h and one noise against the model to a push of h. Five tests remove ballots:
+Two numbers per user are kept from round to round: the evidence E = max(0, E - model - 1/2), the
+logarithm of the likelihood ratio of a push of one noise against the model to no push, and the sum
+of mean and model scores, faded. Five tests remove ballots:
 
-    bits       their bits are not fair coins, which honest bits are for any data (Hoeffding)
-    range      a score is beyond max_score and the noise (Hoeffding)
-    asymmetry  a group of users scores on one side of the others, on mean or shared
-               (`hushbit.defence.asymmetry`)
-    sums       the same on the sums over rounds; only users below the others are removed, and
-               nobody in a round in which users are of many kinds (`Defence.without_group`)
-    evidence   E > ln(t (t + 1) / rate) in round t; or E > ln(1 / false_positive_rate), and more
-               users have that than `natural_share` and chance. Excluded users stay out while E > 0
+    bits       bits that are not fair coins, which honest bits are for any data (Hoeffding)
+    range      a score beyond max_score and the noise (Hoeffding)
+    asymmetry  a group that scores on one side of the others (`hushbit.defence.asymmetry`)
+    sums       the same test on the sums over rounds; only users below the others are removed
+    evidence   E > ln(1 / false_positive_rate), if more users have that than half of
+               `natural_share` and chance. They stay out while E > 0
 
-`false_positive_rate` is divided equally among bits with range, asymmetry with sums, and evidence.
-Round t of a run has the share 1 / (t (t + 1)) of each, and these shares sum to 1 over any number of
-rounds. So over the whole run
-
-- bits and range remove any honest user with probability of at most a third of the rate (proved);
-- asymmetry and sums remove any honest user with at most a third, if all honest users but
-  `natural_share` are symmetric about their median;
-- evidence ever holds an honest user with at most a third, if the user's ballots have counted in
-  every round so far, if its expected score on the model is at least -h in every round, and if that
-  of at most `natural_share` of the users is not.
-
-A test that would remove more than half of the users is not applied. Newcomers, users who were not
-enrolled before the first round, count with probability seen / ENROLMENT after `seen` rounds.
+If the scores of all honest users but `natural_share` are symmetric about their median, and at most
+half of `natural_share` have a negative expected score on the model, the tests remove any honest
+user in a whole run with probability of at most `false_positive_rate`. Each of bits with range,
+asymmetry with sums, and evidence has a third of it; round t of a run has the part 1 / (t (t + 1)),
+and these parts sum to 1. A test that would remove more than half of the users is not applied.
 """
 
 import hmac
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import NormalDist
 
 import numpy as np
 
 from hushbit.checks import Floats, check_float, check_int
-from hushbit.defence.asymmetry import asymmetric_group
-from hushbit.defence.filter import readable_votes
-from hushbit.defence.modality import split_at_median, upper_median
-from hushbit.defence.rules import biased_bits
+from hushbit.defence.asymmetry import asymmetric_group, split_at_median, upper_median
 from hushbit.errors import InvalidInput
 from hushbit.kernels import Flags, njit
-from hushbit.mechanism import Mechanism
+from hushbit.kernels.scores import biased_rows
+from hushbit.mechanism import Mechanism, Votes
 from hushbit.tally.decoded_ballots import SingleBallots
 from hushbit.tally.tally import Tally
 from hushbit.wire.ballot import Ballots
@@ -62,12 +48,12 @@ from hushbit.wire.keys import RoundKey
 State = dict[str, Floats]
 COLUMNS = ("evidence", "sum", "noise", "excluded", "shared", "last_round", "seen")
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
+BIAS_BITS = 1024  # few bits show a bias
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
 TESTS = 2 * REPEATS + 1  # of asymmetry in a round: two rows, repeated; sums
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
 MANY_KINDS = 0.5
-QUARTILE = NormalDist().inv_cdf(0.75)
 FIRST_MODEL_WEIGHT = 0.25  # the drift alone is short and mostly noise in the first rounds
 
 
@@ -130,6 +116,16 @@ class Defence:
         """The largest noise of the honest scores of a round: 3 directions, 2 sides, all repeats."""
         return math.sqrt(2 * math.log(2 * 6 * REPEATS * users / self.rate_in(number)))
 
+    def most_with_evidence(self, users: int, number: int) -> float:
+        """The largest number of honest users with E > ln(1 / false_positive_rate) in a round.
+
+        Half of `natural_share` may have it for their data. Each of the others has it with
+        probability of at most `false_positive_rate`; Bernstein's inequality bounds their number.
+        """
+        expected, log_rate = self.false_positive_rate * users, -math.log(self.rate_in(number))
+        chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
+        return self.natural_share / 2 * users + chance
+
     def start(self, users: int, *, enrolled: bool = True) -> State:
         """The rows of users before their first round; `enrolled` before the first round of all."""
         state = {name: np.zeros(check_int("users", users, 0)) for name in COLUMNS}
@@ -150,18 +146,18 @@ class Defence:
         `state` has a row for each ballot; `direction` is `model_direction`. Without them only the
         tests of one round apply. Time is linear in the number of ballots.
         """
-        votes = readable_votes(mechanism)
+        votes, users = readable_votes(mechanism), len(ballots)
         tally = mechanism.tally(round_key, histogram)
         tally.check_ballots(ballots)
         tally.check_voters(ballots.users)
-        state = self.start(len(ballots)) if state is None else state
-        check_state(state, len(ballots))
+        state = self.start(users) if state is None else state
+        check_state(state, users)
         if direction is not None:
             check_direction(direction, mechanism.dim)
             direction = votes.to_vote_space(direction, round_key)
         number = round_key.round + 1
-        biased = biased_bits(mechanism, ballots, self.rate_in(number) / 2)
-        waiting = newcomers_waiting(state["seen"], ballots, round_key)
+        biased = biased_bits(votes, ballots, self.rate_in(number) / 2)
+        waiting = newcomers_waiting(state["seen"], ballots, round_key, self.natural_share * users)
         groups = first_groups(state, biased, waiting)
         decoded = votes.decode_each(ballots, round_key, groups)
         result = self.decide(decoded, state, direction, number, biased, waiting, groups)
@@ -198,20 +194,18 @@ class Defence:
         }
         if direction is not None:
             after |= self.remember(state, scores, present)
-            tested = voters & ~biased
-            held = self.test_evidence(after["evidence"], held, tested, number)
-            behind = self.test_sums(after, tested, present & ~held, number)
+            held = self.test_evidence(after["evidence"], held, voters, number)
+            behind = self.test_sums(after, voters & ~biased, present & ~held, number)
             if kinds or not is_minority(held | behind, voters):
                 behind = np.zeros_like(behind)
             after["excluded"] = (held | behind).astype(np.float64)
         accepted = present & ~held & ~behind
         if not is_minority(~accepted, voters):
             accepted = present
-        if not accepted.all():
-            # Evidence does not fall where the ballot is removed now, and stays for newcomers.
-            evidence, before = after["evidence"], state["evidence"]
-            evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
-            after["evidence"] = np.where(waiting, before, evidence)
+        # Evidence does not fall where the ballot is removed now, and stays for newcomers.
+        evidence, before = after["evidence"], state["evidence"]
+        evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
+        after["evidence"] = np.where(waiting, before, evidence)
         marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
         return DefenceResult(accepted, marked | {"sums": behind, "asymmetry": ~present}, after)
 
@@ -223,10 +217,12 @@ class Defence:
         present do not lower their evidence, because their ballots do not count.
         """
         mean, model = (oriented(row, present) for row in (scores[0], scores[2]))
-        fading, tolerated = self.fading(present.size), honest_spread(model, present) + 0.5
-        against = np.where(present, -model, np.maximum(-model, 0.0))
+        fading, against = (
+            self.fading(present.size),
+            np.where(present, -model, np.maximum(-model, 0)),
+        )
         return {
-            "evidence": np.maximum(state["evidence"] + against - tolerated, 0.0),
+            "evidence": np.maximum(state["evidence"] + against - 0.5, 0.0),
             "sum": fading * state["sum"] + mean + model,
             "noise": fading**2 * state["noise"] + 2,
         }
@@ -239,19 +235,11 @@ class Defence:
         return group & (sums < upper_median(sums, trusted)) if group.any() else group
 
     def test_evidence(self, evidence: Floats, held: Flags, tested: Flags, number: int) -> Flags:
-        """The users who are held in this round; `held` are those of the round before.
-
-        Evidence of an honest user exceeds ln(1 / p) in a round with probability of at most p. So it
-        exceeds it for p · users, and by Bernstein's inequality not for many more.
-        """
-        log_rate, users = -math.log(self.rate_in(number)), int(np.count_nonzero(tested))
-        found = evidence > log_rate
-        expected = self.false_positive_rate * users
-        chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
+        """The users who are held in this round; `held` are those of the round before."""
         group = tested & (evidence > -math.log(self.false_positive_rate))
-        if np.count_nonzero(group) > self.natural_share * users + chance:
+        found = held & (evidence > 0)
+        if group.sum() > self.most_with_evidence(int(tested.sum()), number):
             found |= group
-        found |= held & (evidence > 0)
         return found if is_minority(found, tested) else np.zeros_like(found)
 
     def test_round(
@@ -271,12 +259,15 @@ class Defence:
         present, outside, kinds = counted, np.zeros_like(counted), False
         slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
         limits = decoded.max_score + slack
-        for _ in range(REPEATS):
+        for repeat in range(REPEATS + 1):
             out = out_of_range(scores, limits, present)
             if out.any() and is_minority(outside | out, voters):
                 present, outside = present & ~out, outside | out
-                scores = power_scores(decoded, present, direction)
+                if repeat < REPEATS:
+                    scores = power_scores(decoded, present, direction)
                 continue
+            if repeat == REPEATS:
+                break
             before = present
             present, scores, kept = self.without_group(
                 decoded, present, voters, scores, direction, number
@@ -284,10 +275,6 @@ class Defence:
             kinds |= kept
             if present is before:
                 break
-        else:
-            out = out_of_range(scores, limits, present)
-            if out.any() and is_minority(outside | out, voters):
-                present, outside = present & ~out, outside | out
         return present, scores, outside, kinds
 
     def without_group(
@@ -318,6 +305,31 @@ class Defence:
         return present, scores, kept
 
 
+def readable_votes(mechanism: Mechanism) -> Votes:
+    """The votes of a mechanism; refuses a mechanism whose ballots cannot be decoded one by one."""
+    if mechanism.votes is None or not mechanism.votes.readable:
+        raise InvalidInput(
+            "the defence reads ballots of bits (cpa, nested, signsgd, mvu); "
+            f"got {mechanism.description['mechanism']}"
+        )
+    return mechanism.votes
+
+
+def biased_bits(votes: Votes, ballots: Ballots, rate: float) -> Flags:
+    """Users whose bits are not fair coins; nobody where it would be more than half of the users.
+
+    A ballot of n bits is marked if |ones - n / 2| > sqrt(n ln(2 K / rate) / 2). With probability of
+    at most `rate` that marks any of K honest users (Hoeffding).
+    """
+    users, bits = len(ballots), min(votes.fair_bits, BIAS_BITS)
+    if not bits or not users:
+        return np.zeros(users, dtype=np.bool_)
+    limit = math.sqrt(bits * math.log(2 * users / rate) / 2)
+    payload = np.ascontiguousarray(ballots.payload)
+    biased = biased_rows(payload, min(BIAS_BITS // 8, payload.shape[1]), bits / 2, limit)
+    return biased if is_minority(biased, np.ones_like(biased)) else np.zeros_like(biased)
+
+
 @njit
 def out_of_range(scores: Floats, limits: Floats, present: Flags) -> Flags:
     """present & (np.abs(scores) > limits[:, None]).any(axis=0)."""
@@ -334,19 +346,6 @@ def oriented(scores: Floats, present: Flags) -> Floats:
     return scores if 2 * against <= int(np.count_nonzero(present)) else -scores
 
 
-def honest_spread(scores: Floats, present: Flags) -> float:
-    """Standard deviation of the users' expected scores, from median and upper quartile; at most 1.
-
-    Users who push against the model are below both. The noise of a score has variance 1.
-    """
-    inside = scores[present]
-    if not inside.size:
-        return 0.0
-    ranks = [inside.size // 2, 3 * inside.size // 4]
-    median, upper = np.partition(inside, ranks)[ranks]
-    return math.sqrt(min(max(((upper - median) / QUARTILE) ** 2 - 1, 0.0), 1.0))
-
-
 def is_minority(flags: Flags, voters: Flags) -> bool:
     """Whether at most half of the voters are marked: the defence assumes that attackers are."""
     return 2 * int(np.count_nonzero(flags & voters)) <= int(np.count_nonzero(voters))
@@ -358,16 +357,21 @@ def continues(state: State) -> bool:
     return bool(last.size and last[0] > 0 and (last == last[0]).all())
 
 
-def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey) -> Flags:
-    """Newcomers whose ballot is not counted: with probability 1 - seen / ENROLMENT.
+def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey, most: float) -> Flags:
+    """Newcomers whose ballots are not counted; nobody but the server can predict whose are.
 
-    Nobody but the server can predict it.
+    A newcomer is counted with probability seen / ENROLMENT, and at most `most` are in one round.
     """
-    if (seen >= ENROLMENT).all():
-        return np.zeros(seen.size, dtype=np.bool_)
+    new = seen < ENROLMENT
+    if not new.any():
+        return new
     secret = hmac.digest(round_key.secret, b"newcomers", "sha256")
     draws = RoundKey(secret, round_key.round, round_key.run).users(ballots.users).keys[:, 0]
-    return np.asarray(draws >= seen / ENROLMENT * 2**32)
+    rank = np.where(new, draws / 2**32 * ENROLMENT - seen, -np.inf)
+    waiting = rank >= 0
+    counted = np.flatnonzero(new & ~waiting)
+    waiting[counted[np.argsort(rank[counted])[int(most) :]]] = True
+    return waiting
 
 
 def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Flags]:
@@ -376,8 +380,7 @@ def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Fl
     if not is_minority(~counted, ~waiting):
         counted = ~(biased | waiting)
     scores = state["shared"] if continues(state) else random_scores(biased.size)
-    above, below = split_at_median(scores, counted)
-    return above, below
+    return split_at_median(scores, counted)
 
 
 def random_scores(users: int) -> Floats:
@@ -389,8 +392,7 @@ def power_scores(decoded: SingleBallots, counted: Flags, direction: Floats | Non
     """The scores after POWER_STEPS steps of the power method from random scores."""
     shared = random_scores(decoded.users)
     for _ in range(POWER_STEPS):
-        above, below = split_at_median(shared, counted)
-        scores = decoded.score(above, below, direction)
+        scores = decoded.score(*split_at_median(shared, counted), direction)
         shared = scores[1]
     return scores
 

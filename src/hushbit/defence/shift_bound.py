@@ -3,34 +3,30 @@
     without defence   f · sigma · sqrt(dim)                 proved; the attack `directed` attains it
     one round         f · (largest_norm + z · sigma)        along the mean of the others and the
                                                             direction of the model
-    every round       f · sigma · (1/2 + h + ln(T (T + 1) / rate) / T)
+    every round       n · (largest_norm + z · sigma) + (f - n) · sigma · (1/2 + ln(1 / rate) / T)
                                                             mean over T rounds, against the model
 
-z is `Defence.slack`; on the shared direction it is sqrt(3) times as large. h is the mean over the
-rounds of `honest_spread`, which is at most 1. Shift means what the attackers' ballots contribute to
-the mean of the accepted ballots, noise included, per ballot of the round. Both bounds with defence
-hold for each single user and any data of the others, as long as the tests mark at most half of the
-users: a test that marks more is not applied.
+z is `Defence.slack` (times sqrt(3) on the shared direction), rate the `false_positive_rate`, and
+n <= f the share of users who may have more evidence than ln(1 / rate). Shift means what the
+attackers' ballots contribute to the mean of the accepted ballots, noise included, per ballot of the
+round. Both bounds with defence hold for any data of the others, as long as all users take part in
+every round and the tests mark at most half of them: a test that marks more is not applied.
 
 One round: a ballot with a score beyond the range is removed, and the last scores are tested too.
 
 Every round: let x be the user's model score in a round, with the sign that makes the median of the
-present users non-negative, c = 1/2 + `honest_spread`, and E and E' the evidence before and after.
+present users non-negative, and E and E' the evidence before and after.
 
-- accepted: E' >= E - x - c, and E' <= ln(t (t + 1) / rate), because the user would be held.
-- not accepted: E' >= E - c, because positive scores lower the evidence only if the ballot counts.
+- accepted: E' >= E - x - 1/2.
+- not accepted: E' >= E - 1/2, because positive scores lower the evidence only if the ballot counts.
 
-The sum over the rounds up to the last accepted one gives, for the scores of accepted ballots,
+The sum over the rounds up to the user's last accepted ballot gives, for the scores of accepted
+ballots, sum of -x <= T / 2 + E'. Evidence of more than n users above ln(1 / rate) holds all of
+them, and they count as users with evidence for as long as they have it. So at most n users ever
+have an accepted ballot after which E' is above ln(1 / rate); only the range bounds these.
 
-    sum of -x  <=  sum of c + ln(T (T + 1) / rate).
-
-A user who accepts removal, sends good scores until it returns and pushes again gains nothing. The
-direction is that of the model where the majority moves with the model, and its reverse where the
-majority moves against it; pushes along a model that attackers move are not bounded as such.
-
-Across these directions nothing is bounded but by `without defence`. A group of more than
-`natural_share` of the users, and of more than chance allows, is removed by asymmetry as well; no
-bound is claimed for this.
+The direction is that of the model where the majority moves with the model, and its reverse where
+the majority moves against it; pushes along a model that attackers move are not bounded as such.
 """
 
 import math
@@ -61,12 +57,10 @@ def defended_shift(
     attackers: float,
     defence: Defence | None = None,
     clip: float | None = None,
-    spread: float = 1.0,
 ) -> DefendedShift | None:
     """The bounds; None where the mechanism states no scale of its ballots.
 
-    `clip` is an agreed l2 bound on updates that the mechanism itself does not enforce. `spread` is
-    h: the mean of `honest_spread` over the rounds, or its maximum.
+    `clip` is an agreed l2 bound on updates that the mechanism itself does not enforce.
     """
     share, defence = check_float("attackers", attackers), defence or Defence()
     if not 0 <= share < 0.5:
@@ -79,12 +73,9 @@ def defended_shift(
     if clip is not None:
         norm = min(norm, check_positive("clip", clip))
     once = norm / scale.noise + defence.slack(users, rounds)
-    evidence = -math.log(defence.rate_in(rounds))
-    lasting = 0.5 + check_float("spread", spread) + evidence / rounds
-    unbounded = share * scale.noise * math.sqrt(mechanism.dim)
-    return DefendedShift(
-        attackers=share,
-        without_defence=unbounded,
-        one_round=min(unbounded, share * scale.noise * once),
-        every_round=min(unbounded, share * scale.noise * min(once, lasting)),
-    )
+    lasting = 0.5 - math.log(defence.false_positive_rate) / rounds
+    free = min(share, defence.most_with_evidence(users, rounds) / users)
+    open_shift = share * scale.noise * math.sqrt(mechanism.dim)
+    one_round = min(open_shift, share * scale.noise * once)
+    every_round = scale.noise * (free * once + (share - free) * lasting)
+    return DefendedShift(share, open_shift, one_round, min(one_round, every_round))
