@@ -12,6 +12,12 @@ from hushbit.defence.asymmetry import (
 )
 
 
+def found_by(scores, tested, trusted, natural, rate):
+    """The group that a test on both sides finds."""
+    log_rate = -2 * math.log(rate)
+    return asymmetric_group(scores, tested, trusted, float(natural), log_rate, True)
+
+
 def crossing_probability(steps, rate):
     """P(a walk of fair coins exceeds the bound at any n <= steps), exactly."""
     law, crossed = {0: 1.0}, 0.0
@@ -72,7 +78,7 @@ def test_symmetric_scores_of_any_spread_are_kept():
     for trial in range(10_000):
         scores = [rng.normal, rng.standard_cauchy, rng.uniform][trial % 3](size=200)
         scores[:20] -= trial % 2 * 50.0
-        removed += asymmetric_group(scores, everyone, everyone, 20, 0.05).any()
+        removed += found_by(scores, everyone, everyone, 20, 0.05).any()
     assert removed <= 500
 
 
@@ -90,8 +96,8 @@ def test_the_kernel_equals_its_definition(seed):
 def test_nobody_and_equal_scores_are_kept():
     for users in (0, 1, 50):
         flags = np.ones(users, dtype=np.bool_)
-        assert not asymmetric_group(np.zeros(users), flags, flags, 0.1, 0.01).any()
-    assert not asymmetric_group(np.arange(50.0), flags, ~flags, 1, 0.01).any()
+        assert not found_by(np.zeros(users), flags, flags, 0.1, 0.01).any()
+    assert not found_by(np.arange(50.0), flags, ~flags, 1, 0.01).any()
 
 
 @pytest.mark.parametrize("side", [-1.0, 1.0])
@@ -100,7 +106,7 @@ def test_a_group_is_removed_at_the_midpoint(side):
     scores, group = rng.normal(size=1000), np.arange(1000) < 300
     scores[group] += side * 12
     everyone = np.ones(1000, dtype=np.bool_)
-    found = asymmetric_group(scores, everyone, everyone, 100, 1e-4)
+    found = found_by(scores, everyone, everyone, 100, 1e-4)
     assert (found == group).all()
 
 
@@ -108,20 +114,28 @@ def test_a_group_no_larger_than_natural_is_kept():
     scores = np.random.default_rng(2).normal(size=1000)
     scores[:100] -= 12
     everyone = np.ones(1000, dtype=np.bool_)
-    assert not asymmetric_group(scores, everyone, everyone, 100, 1e-4).any()
+    assert not found_by(scores, everyone, everyone, 100, 1e-4).any()
 
 
 def test_a_group_that_overlaps_costs_few_honest_users():
     rng = np.random.default_rng(3)
     scores, group = rng.normal(size=2000), np.arange(2000) < 600
     scores[group] -= 4
-    found = asymmetric_group(scores, np.ones(2000, dtype=np.bool_), ~group, 200, 1e-4)
+    found = found_by(scores, np.ones(2000, dtype=np.bool_), ~group, 200, 1e-4)
     assert found[group].mean() > 0.95
     assert found[~group].mean() < 2 * 0.05
+
+
+def test_a_group_above_is_found_on_both_sides_only():
+    scores = np.random.default_rng(5).normal(size=1000)
+    scores[:300] += 12
+    everyone = np.ones(1000, dtype=np.bool_)
+    assert not asymmetric_group(scores, everyone, everyone, 100.0, 20.0, False).any()
+    assert (asymmetric_group(-scores, everyone, everyone, 100.0, 20.0, False)[:300]).all()
 
 
 def test_absent_users_are_neither_counted_nor_removed():
     scores = np.random.default_rng(4).normal(size=1000)
     scores[:300] -= 12
     present = np.arange(1000) >= 300
-    assert not asymmetric_group(scores, present, present, 70, 1e-4).any()
+    assert not found_by(scores, present, present, 70, 1e-4).any()

@@ -13,7 +13,9 @@ from hushbit.defence.defence import (
     ENROLMENT,
     REPEATS,
     Defence,
+    add_scores,
     first_groups,
+    held_by_evidence,
     model_direction,
     newcomers_waiting,
     out_of_range,
@@ -30,6 +32,12 @@ def decide(decoded, state, step, number, defence=DEFENCE):
     nobody = np.zeros(decoded.users, dtype=np.bool_)
     groups = first_groups(state, nobody, nobody)
     return defence.decide(decoded, state, step, number, nobody, nobody, groups)
+
+
+def held_in(evidence, held, voters, number, defence=DEFENCE):
+    """The users whom evidence holds in a round."""
+    most = defence.most_with_evidence(int(voters.sum()), number)
+    return held_by_evidence(evidence, held, voters, -math.log(defence.false_positive_rate), most)
 
 
 def rounds_of(places, count, seed=0, dim=500):
@@ -68,7 +76,7 @@ def test_fewer_honest_users_have_evidence_than_the_bound_allows():
     for number in range(1, 101):
         scores = rng.choice([-1.0, 1.0], (2000, 9)).sum(axis=1) / 3
         evidence = np.maximum(evidence - scores - 0.5, 0.0)
-        assert not defence.test_evidence(evidence, ~everyone, everyone, number).any()
+        assert not held_in(evidence, ~everyone, everyone, number, defence).any()
         most = max(most, int((evidence > -math.log(0.3)).sum()))
     assert 300 < most < defence.most_with_evidence(2000, 1) < 900
 
@@ -90,14 +98,14 @@ def test_a_group_is_held_and_each_user_returns_without_evidence():
     log_rate = -math.log(DEFENCE.rate_in(20))
     most = int(50 + 10 + math.sqrt(20 * log_rate) + 2 * log_rate / 3)
     evidence[:most] = least + 0.1
-    assert not DEFENCE.test_evidence(evidence, nobody, everyone, 20).any()
+    assert not held_in(evidence, nobody, everyone, 20).any()
     evidence[most] = least + 0.1
-    held = DEFENCE.test_evidence(evidence, nobody, everyone, 20)
+    held = held_in(evidence, nobody, everyone, 20)
     assert (held == (evidence > 0)).all()
     # Held users stay until their evidence is zero; a few new ones are no group.
     later = np.where(np.arange(1000) < 50, 0.5, 0.0)
     later[50:52] = 0, least + 0.1
-    again = DEFENCE.test_evidence(later, held & (np.arange(1000) < 51), everyone, 20)
+    again = held_in(later, held & (np.arange(1000) < 51), everyone, 20)
     assert again.nonzero()[0].tolist() == [*range(50)]
 
 
@@ -110,20 +118,28 @@ def test_natural_users_with_evidence_are_kept():
 def test_evidence_does_not_hold_a_majority():
     everyone = np.ones(100, dtype=np.bool_)
     evidence = np.where(np.arange(100) < 51, 99.0, 0.0)
-    assert not DEFENCE.test_evidence(evidence, ~everyone, everyone, 1).any()
-    assert DEFENCE.test_evidence(evidence[1:], ~everyone[1:], everyone[1:], 1).sum() == 0
-    assert DEFENCE.test_evidence(evidence[2:], ~everyone[2:], everyone[2:], 1).sum() == 49
+    assert not held_in(evidence, ~everyone, everyone, 1).any()
+    assert held_in(evidence[1:], ~everyone[1:], everyone[1:], 1).sum() == 0
+    assert held_in(evidence[2:], ~everyone[2:], everyone[2:], 1).sum() == 49
 
 
 def test_sums_fade_and_the_variance_of_their_noise_is_counted():
-    state, everyone, fading = DEFENCE.start(3), np.ones(3, dtype=np.bool_), DEFENCE.fading(3)
+    everyone, memory, fading = np.ones(3, dtype=np.bool_), (np.zeros(3),) * 3, 0.9
     for score in (4.0, 2.0):
         # Both medians are negative, so the signs are reversed.
         scores = np.array([[-score] * 3, [9.0] * 3, [-3 * score, -3 * score, 4 * score]])
-        state |= DEFENCE.remember(state, scores, everyone)
-    assert state["sum"] == pytest.approx([16 * fading + 8] * 2 + [-12 * fading - 6])
-    assert state["noise"] == pytest.approx([2 * fading**2 + 2] * 3)
-    assert state["evidence"] == pytest.approx([0, 0, 23.0])
+        memory = add_scores(*memory, scores, everyone, fading)
+    evidence, sums, noise = memory
+    assert sums == pytest.approx([16 * fading + 8] * 2 + [-12 * fading - 6])
+    assert noise == pytest.approx([2 * fading**2 + 2] * 3)
+    assert evidence == pytest.approx([0, 0, 23.0])
+
+
+def test_good_scores_of_absent_users_do_not_lower_evidence():
+    present, scores = np.array([True, True, True, False, False]), np.zeros((3, 5))
+    scores[2] = 1, 1, -2, 4, -4
+    evidence, _, _ = add_scores(np.full(5, 3.0), np.zeros(5), np.zeros(5), scores, present, 0.9)
+    assert evidence == pytest.approx([1.5, 1.5, 4.5, 2.5, 6.5])
 
 
 def test_the_range_kernel_equals_its_definition():
@@ -133,7 +149,7 @@ def test_the_range_kernel_equals_its_definition():
     assert (out_of_range(scores, limits, present) == expected).all()
 
 
-def test_users_who_differ_as_honest_users_do_are_not_held():
+def test_users_who_differ_as_honest_users_do_are_not_held_in():
     """Users differ by 0.7 sigma about 0.5. Many expect less than -0.5 in every round."""
     places = np.random.default_rng(3).normal(0.5, 0.7, 400)
     assert (places < -0.5).sum() > 20

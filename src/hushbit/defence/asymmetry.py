@@ -31,21 +31,27 @@ from hushbit.kernels import Flags, njit
 BINS = 512
 
 
+@njit
 def asymmetric_group(
-    scores: Floats, tested: Flags, trusted: Flags, natural: float, rate: float
+    scores: Floats, tested: Flags, trusted: Flags, natural: float, log_rate: float, both: bool
 ) -> Flags:
-    """The tested users to remove; `natural` is a number of users, `rate` the error of the test."""
+    """The tested users to remove, on both sides or below the others only.
+
+    `natural` is a number of users, `log_rate` is 2 ln(1 / rate).
+    """
     found = np.zeros_like(tested)
-    if not trusted.any() or not tested.any():
+    if not (trusted.any() and tested.any()):
         return found
     deviation = scores - upper_median(scores, trusted)
+    low, high = leading_distances(deviation, tested, natural, log_rate)
+    if low == high == np.inf:
+        return found
     kept = 1 - natural / (2 * np.count_nonzero(tested))
-    distances = leading_distances(deviation, tested, natural, -2 * math.log(rate))
-    for sign, distance in zip((-1.0, 1.0), distances, strict=True):
+    for side in range(1 + both):
+        away, distance = (-deviation, low) if side == 0 else (deviation, high)
         if distance < np.inf:
-            away = sign * deviation
             group = np.median(away[tested & (away >= distance)])
-            found |= tested & (away > max(group / 2, float(np.quantile(-away[trusted], kept))))
+            found |= tested & (away > max(group / 2, np.quantile(-away[trusted], kept)))
     return found
 
 
@@ -56,6 +62,7 @@ def upper_median(values: Floats, mask: Flags) -> float:
     return float(np.partition(inside, inside.size // 2)[inside.size // 2])
 
 
+@njit
 def split_at_median(scores: Floats, mask: Flags) -> tuple[Flags, Flags]:
     """The masked users whose scores lie above their median, and the other masked users."""
     if not mask.any():

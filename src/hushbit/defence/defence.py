@@ -35,7 +35,7 @@ from functools import cached_property
 import numpy as np
 
 from hushbit.checks import Floats, check_float, check_int
-from hushbit.defence.asymmetry import asymmetric_group, split_at_median, upper_median
+from hushbit.defence.asymmetry import asymmetric_group, split_at_median
 from hushbit.errors import InvalidInput
 from hushbit.kernels import Flags, njit
 from hushbit.kernels.scores import biased_rows
@@ -126,6 +126,10 @@ class Defence:
         chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
         return self.natural_share / 2 * users + chance
 
+    def asymmetry_limits(self, users: int, number: int) -> tuple[float, float]:
+        """Natural users, and 2 ln(1 / rate) of one of the tests of asymmetry in a round."""
+        return self.natural_share * users, -2 * math.log(self.rate_in(number) / TESTS)
+
     def start(self, users: int, *, enrolled: bool = True) -> State:
         """The rows of users before their first round; `enrolled` before the first round of all."""
         state = {name: np.zeros(check_int("users", users, 0)) for name in COLUMNS}
@@ -192,55 +196,29 @@ class Defence:
             "last_round": np.full(decoded.users, float(number)),
             "seen": state["seen"] + 1,
         }
+        evidence = before = state["evidence"]
         if direction is not None:
-            after |= self.remember(state, scores, present)
-            held = self.test_evidence(after["evidence"], held, voters, number)
-            behind = self.test_sums(after, voters & ~biased, present & ~held, number)
+            users, memory = int(np.count_nonzero(voters)), (before, state["sum"], state["noise"])
+            evidence, sums, noise = add_scores(*memory, scores, present, self.fading(present.size))
+            least, most = (
+                -math.log(self.false_positive_rate),
+                self.most_with_evidence(users, number),
+            )
+            held = held_by_evidence(evidence, held, voters, least, most)
+            tested, normal = voters & ~biased, sums / np.sqrt(noise)
+            limits = self.asymmetry_limits(int(np.count_nonzero(tested)), number)
+            behind = asymmetric_group(normal, tested, present & ~held, *limits, False)
             if kinds or not is_minority(held | behind, voters):
                 behind = np.zeros_like(behind)
-            after["excluded"] = (held | behind).astype(np.float64)
+            after |= {"sum": sums, "noise": noise, "excluded": (held | behind).astype(np.float64)}
         accepted = present & ~held & ~behind
         if not is_minority(~accepted, voters):
             accepted = present
         # Evidence does not fall where the ballot is removed now, and stays for newcomers.
-        evidence, before = after["evidence"], state["evidence"]
         evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
         after["evidence"] = np.where(waiting, before, evidence)
         marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
         return DefenceResult(accepted, marked | {"sums": behind, "asymmetry": ~present}, after)
-
-    def remember(self, state: State, scores: Floats, present: Flags) -> State:
-        """Evidence, sum and noise with the scores of a round added.
-
-        The signs are such that the median is not negative: if attackers move the model, its
-        direction is reversed, because the majority is honest. Positive scores of users who are not
-        present do not lower their evidence, because their ballots do not count.
-        """
-        mean, model = (oriented(row, present) for row in (scores[0], scores[2]))
-        fading, against = (
-            self.fading(present.size),
-            np.where(present, -model, np.maximum(-model, 0)),
-        )
-        return {
-            "evidence": np.maximum(state["evidence"] + against - 0.5, 0.0),
-            "sum": fading * state["sum"] + mean + model,
-            "noise": fading**2 * state["noise"] + 2,
-        }
-
-    def test_sums(self, state: State, tested: Flags, trusted: Flags, number: int) -> Flags:
-        """Users who are a group below the others by their sums."""
-        sums, rate = state["sum"] / np.sqrt(state["noise"]), self.rate_in(number) / TESTS
-        natural = self.natural_share * np.count_nonzero(tested)
-        group = asymmetric_group(sums, tested, trusted, natural, rate)
-        return group & (sums < upper_median(sums, trusted)) if group.any() else group
-
-    def test_evidence(self, evidence: Floats, held: Flags, tested: Flags, number: int) -> Flags:
-        """The users who are held in this round; `held` are those of the round before."""
-        group = tested & (evidence > -math.log(self.false_positive_rate))
-        found = held & (evidence > 0)
-        if group.sum() > self.most_with_evidence(int(tested.sum()), number):
-            found |= group
-        return found if is_minority(found, tested) else np.zeros_like(found)
 
     def test_round(
         self,
@@ -251,10 +229,11 @@ class Defence:
         direction: Floats | None,
         number: int,
     ) -> tuple[Flags, Floats, Flags, bool]:
-        """The users left by range and asymmetry, their scores, and the users out of range.
+        """The users left by range and asymmetry, their scores, the users out of range, and `kinds`.
 
-        Users are scored again after each removal, because attackers change the directions. The last
-        result is whether users are of many kinds, see `without_group`.
+        Users are scored again after each removal, because attackers change the directions. A group
+        on one side is kept if the rest differ on the same score about as much as before. Then
+        `kinds` is true: users are of many kinds, and the mean of some says nothing about the rest.
         """
         present, outside, kinds = counted, np.zeros_like(counted), False
         slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
@@ -266,43 +245,21 @@ class Defence:
                 if repeat < REPEATS:
                     scores = power_scores(decoded, present, direction)
                 continue
-            if repeat == REPEATS:
-                break
-            before = present
-            present, scores, kept = self.without_group(
-                decoded, present, voters, scores, direction, number
-            )
-            kinds |= kept
+            before, size = present, int(np.count_nonzero(present))
+            for row in (0, 1) if repeat < REPEATS else ():
+                rates = self.asymmetry_limits(size, number)
+                group = asymmetric_group(scores[row], before, before, *rates, True)
+                rest = before & ~group
+                if not group.any() or not is_minority(~rest, voters):
+                    continue
+                again = power_scores(decoded, rest, direction)
+                if again[row, rest].var() - 1 <= MANY_KINDS * (scores[row, before].var() - 1):
+                    present, scores = rest, again
+                    break
+                kinds = True
             if present is before:
                 break
         return present, scores, outside, kinds
-
-    def without_group(
-        self,
-        decoded: SingleBallots,
-        present: Flags,
-        voters: Flags,
-        scores: Floats,
-        direction: Floats | None,
-        number: int,
-    ) -> tuple[Flags, Floats, bool]:
-        """The users left without a group on one side, their scores, and whether a group was kept.
-
-        A group is kept if the rest differ on the same score about as much as before: then users are
-        of many kinds, and the mean of some kinds says nothing about the others.
-        """
-        kept = False
-        natural, rate = self.natural_share * np.count_nonzero(present), self.rate_in(number) / TESTS
-        for row in (0, 1):
-            group = asymmetric_group(scores[row], present, present, natural, rate)
-            rest = present & ~group
-            if not group.any() or not is_minority(~rest, voters):
-                continue
-            again = power_scores(decoded, rest, direction)
-            if again[row, rest].var() - 1 <= MANY_KINDS * (scores[row, present].var() - 1):
-                return rest, again, kept
-            kept = True
-        return present, scores, kept
 
 
 def readable_votes(mechanism: Mechanism) -> Votes:
@@ -340,15 +297,50 @@ def out_of_range(scores: Floats, limits: Floats, present: Flags) -> Flags:
     return out
 
 
-def oriented(scores: Floats, present: Flags) -> Floats:
-    """The scores with the sign that makes the median of the present users not negative."""
-    against = int(np.count_nonzero(present & (scores < 0)))
-    return scores if 2 * against <= int(np.count_nonzero(present)) else -scores
+@njit
+def add_scores(
+    evidence: Floats, sums: Floats, noise: Floats, scores: Floats, present: Flags, fading: float
+) -> tuple[Floats, Floats, Floats]:
+    """Evidence, sums of mean and model scores, and the variance of their noise after a round.
+
+    The signs are such that the median of the present users is not negative: if attackers move the
+    model, its direction is reversed, because the majority is honest. Positive scores of users who
+    are not present do not lower their evidence, because their ballots do not count.
+    """
+    mean_sign = model_sign = 0
+    for user in range(present.size):
+        if present[user]:
+            mean_sign += 1 if scores[0, user] >= 0 else -1
+            model_sign += 1 if scores[2, user] >= 0 else -1
+    mean = scores[0] if mean_sign >= 0 else -scores[0]
+    model = scores[2] if model_sign >= 0 else -scores[2]
+    against = np.where(present, -model, np.maximum(-model, 0.0))
+    new_evidence = np.maximum(evidence + against - 0.5, 0.0)
+    return new_evidence, fading * sums + mean + model, fading**2 * noise + 2
 
 
+@njit
+def held_by_evidence(
+    evidence: Floats, held: Flags, voters: Flags, least: float, most: float
+) -> Flags:
+    """The users who are held in this round; `held` are those of the round before.
+
+    New are users with more evidence than `least`, if they are more than `most`.
+    """
+    group, found = voters & (evidence > least), held & (evidence > 0)
+    if np.count_nonzero(group) > most:
+        found |= group
+    return found if is_minority(found, voters) else np.zeros_like(found)
+
+
+@njit
 def is_minority(flags: Flags, voters: Flags) -> bool:
     """Whether at most half of the voters are marked: the defence assumes that attackers are."""
-    return 2 * int(np.count_nonzero(flags & voters)) <= int(np.count_nonzero(voters))
+    marked, users = 0, 0
+    for user in range(voters.size):
+        users += voters[user]
+        marked += voters[user] & flags[user]
+    return 2 * marked <= users
 
 
 def continues(state: State) -> bool:
@@ -380,7 +372,8 @@ def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Fl
     if not is_minority(~counted, ~waiting):
         counted = ~(biased | waiting)
     scores = state["shared"] if continues(state) else random_scores(biased.size)
-    return split_at_median(scores, counted)
+    above, below = split_at_median(scores, counted)
+    return above, below
 
 
 def random_scores(users: int) -> Floats:
@@ -392,7 +385,8 @@ def power_scores(decoded: SingleBallots, counted: Flags, direction: Floats | Non
     """The scores after POWER_STEPS steps of the power method from random scores."""
     shared = random_scores(decoded.users)
     for _ in range(POWER_STEPS):
-        scores = decoded.score(*split_at_median(shared, counted), direction)
+        above, below = split_at_median(shared, counted)
+        scores = decoded.score(above, below, direction)
         shared = scores[1]
     return scores
 
