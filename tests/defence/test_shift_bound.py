@@ -18,7 +18,7 @@ SIGMA = 0.01 / math.tanh(0.25)
 
 def test_the_bounds_follow_their_formulas():
     bound = defended_shift(MECHANISM, 1000, 60, 0.3)
-    z, log_rate = DEFENCE.slack(1000, 60), math.log(3 * 60 * 61 / 0.01)
+    z, log_rate = DEFENCE.slack(1000, 60), math.log(6 * 60 * 61 / 0.01)
     once = 0.2 + z * SIGMA
     free = 0.05 + (10 + math.sqrt(20 * log_rate) + 2 * log_rate / 3) / 1000
     assert bound.without_defence == pytest.approx(0.3 * SIGMA * math.sqrt(2000))

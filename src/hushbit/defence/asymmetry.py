@@ -33,9 +33,9 @@ BINS = 512
 
 @njit
 def asymmetric_group(
-    scores: Floats, tested: Flags, trusted: Flags, natural: float, log_rate: float, both: bool
+    scores: Floats, tested: Flags, trusted: Flags, natural: float, log_rate: float
 ) -> Flags:
-    """The tested users to remove, on both sides or below the others only.
+    """The tested users to remove.
 
     `natural` is a number of users, `log_rate` is 2 ln(1 / rate).
     """
@@ -47,8 +47,7 @@ def asymmetric_group(
     if low == high == np.inf:
         return found
     kept = 1 - natural / (2 * np.count_nonzero(tested))
-    for side in range(1 + both):
-        away, distance = (-deviation, low) if side == 0 else (deviation, high)
+    for away, distance in ((-deviation, low), (deviation, high)):
         if distance < np.inf:
             group = np.median(away[tested & (away >= distance)])
             found |= tested & (away > max(group / 2, np.quantile(-away[trusted], kept)))

@@ -10,21 +10,22 @@ the product of y with a direction of length 1: its noise has variance 1, and an 
     model   on the direction of the model (`model_direction`), which is public before the ballots
 
 Two numbers per user are kept from round to round: the evidence E = max(0, E - model - 1/2), the
-logarithm of the likelihood ratio of a push of one noise against the model to no push, and the sum
-of mean and model scores, faded. Five tests remove ballots:
+logarithm of the likelihood ratio of a push of one noise against the model to no push; and the sum S
+of mean and model scores, faded, with the variance n of its noise. Four tests remove ballots:
 
     bits       bits that are not fair coins, which honest bits are for any data (Hoeffding)
     range      a score beyond max_score and the noise (Hoeffding)
     asymmetry  a group that scores on one side of the others (`hushbit.defence.asymmetry`)
-    sums       the same test on the sums over rounds; only users below the others are removed
     evidence   E > ln(1 / false_positive_rate), if more users have that than half of
-               `natural_share` and chance. They stay out while E > 0
+               `natural_share` and chance; and the same for S^2 / (2 n) of users with negative S.
+               They stay out while E > 0 or S < 0
 
 If the scores of all honest users but `natural_share` are symmetric about their median, and at most
-half of `natural_share` have a negative expected score on the model, the tests remove any honest
-user in a whole run with probability of at most `false_positive_rate`. Each of bits with range,
-asymmetry with sums, and evidence has a third of it; round t of a run has the part 1 / (t (t + 1)),
-and these parts sum to 1. A test that would remove more than half of the users is not applied.
+half of `natural_share` have a negative expected score on the model or on both directions together,
+the tests remove any honest user in a whole run with probability of at most `false_positive_rate`.
+Each of bits with range, asymmetry, and evidence has a third of it; round t of a run has the part
+1 / (t (t + 1)), and these parts sum to 1. A test that would remove more than half of the users is
+not applied.
 """
 
 import hmac
@@ -50,7 +51,7 @@ COLUMNS = ("evidence", "sum", "noise", "excluded", "shared", "last_round", "seen
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
 BIAS_BITS = 1024  # few bits show a bias
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
-TESTS = 2 * REPEATS + 1  # of asymmetry in a round: two rows, repeated; sums
+TESTS = 2 * REPEATS  # of asymmetry in a round
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
 MANY_KINDS = 0.5
@@ -122,7 +123,7 @@ class Defence:
         Half of `natural_share` may have it for their data. Each of the others has it with
         probability of at most `false_positive_rate`; Bernstein's inequality bounds their number.
         """
-        expected, log_rate = self.false_positive_rate * users, -math.log(self.rate_in(number))
+        expected, log_rate = self.false_positive_rate * users, -math.log(self.rate_in(number) / 2)
         chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
         return self.natural_share / 2 * users + chance
 
@@ -187,10 +188,10 @@ class Defence:
             first = decoded.score(*groups, direction)
         else:
             first = power_scores(decoded, counted, direction)
-        present, scores, outside, kinds = self.test_round(
+        present, scores, outside = self.test_round(
             decoded, counted, voters, first, direction, number
         )
-        held = behind = state["excluded"] > 0
+        held = state["excluded"] > 0
         after = state | {
             "shared": first[1],
             "last_round": np.full(decoded.users, float(number)),
@@ -204,21 +205,16 @@ class Defence:
                 -math.log(self.false_positive_rate),
                 self.most_with_evidence(users, number),
             )
-            held = held_by_evidence(evidence, held, voters, least, most)
-            tested, normal = voters & ~biased, sums / np.sqrt(noise)
-            limits = self.asymmetry_limits(int(np.count_nonzero(tested)), number)
-            behind = asymmetric_group(normal, tested, present & ~held, *limits, False)
-            if kinds or not is_minority(held | behind, voters):
-                behind = np.zeros_like(behind)
-            after |= {"sum": sums, "noise": noise, "excluded": (held | behind).astype(np.float64)}
-        accepted = present & ~held & ~behind
+            held = held_by_evidence(evidence, sums, noise, held, voters, least, most)
+            after |= {"sum": sums, "noise": noise, "excluded": held.astype(np.float64)}
+        accepted = present & ~held
         if not is_minority(~accepted, voters):
             accepted = present
         # Evidence does not fall where the ballot is removed now, and stays for newcomers.
         evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
         after["evidence"] = np.where(waiting, before, evidence)
         marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
-        return DefenceResult(accepted, marked | {"sums": behind, "asymmetry": ~present}, after)
+        return DefenceResult(accepted, marked | {"asymmetry": ~present}, after)
 
     def test_round(
         self,
@@ -228,14 +224,14 @@ class Defence:
         scores: Floats,
         direction: Floats | None,
         number: int,
-    ) -> tuple[Flags, Floats, Flags, bool]:
-        """The users left by range and asymmetry, their scores, the users out of range, and `kinds`.
+    ) -> tuple[Flags, Floats, Flags]:
+        """The users left by range and asymmetry, their scores, and the users out of range.
 
         Users are scored again after each removal, because attackers change the directions. A group
-        on one side is kept if the rest differ on the same score about as much as before. Then
-        `kinds` is true: users are of many kinds, and the mean of some says nothing about the rest.
+        on one side is kept if the rest differ on the same score about as much as before: then users
+        are of many kinds, and the mean of some says nothing about the rest.
         """
-        present, outside, kinds = counted, np.zeros_like(counted), False
+        present, outside = counted, np.zeros_like(counted)
         slack = self.slack(decoded.users, number) * np.array([1, math.sqrt(SHARED_VARIANCE), 1])
         limits = decoded.max_score + slack
         for repeat in range(REPEATS + 1):
@@ -248,7 +244,7 @@ class Defence:
             before, size = present, int(np.count_nonzero(present))
             for row in (0, 1) if repeat < REPEATS else ():
                 rates = self.asymmetry_limits(size, number)
-                group = asymmetric_group(scores[row], before, before, *rates, True)
+                group = asymmetric_group(scores[row], before, before, *rates)
                 rest = before & ~group
                 if not group.any() or not is_minority(~rest, voters):
                     continue
@@ -256,10 +252,9 @@ class Defence:
                 if again[row, rest].var() - 1 <= MANY_KINDS * (scores[row, before].var() - 1):
                     present, scores = rest, again
                     break
-                kinds = True
             if present is before:
                 break
-        return present, scores, outside, kinds
+        return present, scores, outside
 
 
 def readable_votes(mechanism: Mechanism) -> Votes:
@@ -321,15 +316,25 @@ def add_scores(
 
 @njit
 def held_by_evidence(
-    evidence: Floats, held: Flags, voters: Flags, least: float, most: float
+    evidence: Floats,
+    sums: Floats,
+    noise: Floats,
+    held: Flags,
+    voters: Flags,
+    least: float,
+    most: float,
 ) -> Flags:
     """The users who are held in this round; `held` are those of the round before.
 
-    New are users with more evidence than `least`, if they are more than `most`.
+    New are users with more evidence than `least`, if they are more than `most`; and the same with
+    the exponent of Hoeffding's inequality for a negative sum.
     """
-    group, found = voters & (evidence > least), held & (evidence > 0)
-    if np.count_nonzero(group) > most:
-        found |= group
+    behind = np.minimum(sums, 0.0) ** 2 / (2 * np.maximum(noise, 1.0))
+    found = held & ((evidence > 0) | (behind > 0))
+    for strength in (evidence, behind):
+        group = voters & (strength > least)
+        if np.count_nonzero(group) > most:
+            found |= group
     return found if is_minority(found, voters) else np.zeros_like(found)
 
 
