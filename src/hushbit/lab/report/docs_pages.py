@@ -229,15 +229,26 @@ def _items_table(judged: Judged) -> ReportTable:
 
 
 def _refuted_table(judged: Judged) -> ReportTable:
-    """Claims that a proof, an enumeration or a counterexample refutes, with the evidence."""
-    rows = []
+    """Claims that a proof, an enumeration or a counterexample refutes, with the evidence.
+
+    A claim that was tried on several problems has one row.
+    """
+    rows: list[tuple[str | Link, ...]] = []
     for item, pairs in judged:
+        tried: dict[str, list[tuple[Claim, Verdict]]] = {}
         for claim, found in pairs:
-            if found.state == REFUTED:
+            text = claim.text.partition(" (")[0] if claim.experiment == "theorem2" else claim.text
+            tried.setdefault(text, []).append((claim, found))
+        for text, own in tried.items():
+            refuted = [(claim, found) for claim, found in own if found.state == REFUTED]
+            if refuted:
+                claim, found = refuted[0]
+                why = found.figure
+                if len(own) > 1:
+                    why = f"refuted in {len(refuted)} of {len(own)} problems; first: {why}"
                 evidence = claim.evidence or f"results/{claim.experiment}/result.json"
                 file, _, name = evidence.partition("::")
-                link = Link(name or file, REPOSITORY + file)
-                rows.append((item.number, claim.text, found.figure, link))
+                rows.append((item.number, text, why, Link(name or file, REPOSITORY + file)))
     columns = ("item", "claim of the paper", "why it is wrong", "evidence")
     caption = "Each is refuted by enumeration, by the published figures or by a counterexample."
     return ReportTable(caption, columns, tuple(rows), is_text=True)
