@@ -9,7 +9,7 @@ the product of y with a direction of length 1: its noise has variance 1, and an 
             last round minus those with low scores, a step of the power method
     model   on the direction of the model (`model_direction`), which is public before the ballots
 
-Two numbers per user are kept from round to round: the evidence E = max(0, E - model - 1/2), the
+Two numbers per user are kept from the sixth round on: the evidence E = max(0, E - model - 1/2), the
 logarithm of the likelihood ratio of a push of one noise against the model to no push; and the sum S
 of mean and model scores, faded, with the variance n of its noise. Four tests remove ballots:
 
@@ -49,6 +49,7 @@ from hushbit.wire.keys import RoundKey
 State = dict[str, Floats]
 COLUMNS = ("evidence", "sum", "noise", "excluded", "shared", "last_round", "seen")
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
+SETTLING = 5  # rounds before the first sums: early directions say most about users' differences
 BIAS_BITS = 1024  # few bits show a bias
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
 TESTS = 2 * REPEATS  # of asymmetry in a round
@@ -198,7 +199,7 @@ class Defence:
             "seen": state["seen"] + 1,
         }
         evidence = before = state["evidence"]
-        if direction is not None:
+        if direction is not None and number > SETTLING:
             users, memory = int(np.count_nonzero(voters)), (before, state["sum"], state["noise"])
             evidence, sums, noise = add_scores(*memory, scores, present, self.fading(present.size))
             least, most = (
