@@ -4,7 +4,8 @@
     one round         f · (largest_norm + z · sigma)        along the mean of the others and the
                                                             direction of the model
     every round       n · (largest_norm + z · sigma) + (f - n) · sigma · (1/2 + ln(1 / rate) / T)
-                                                            mean over T rounds, against the model
+                                                            mean over T rounds after the
+                                                            fifth, against the model
 
 z is `Defence.slack` (times sqrt(3) on the shared direction), rate the `false_positive_rate`, and
 n <= f the share of users who may have more evidence than ln(1 / rate). Shift means what the
