@@ -11,19 +11,23 @@ from hushbit.baselines.fedavg import FedAvg
 from hushbit.baselines.mvu import MVU
 from hushbit.baselines.signsgd import SignRR
 from hushbit.cpa import CPA, NestedCPA
-from hushbit.defence.rules import DEFAULT_RULE, LIMIT_SIGMAS, TOLERATED_SHARE
 from hushbit.encoding.words import all_words
 from hushbit.errors import InvalidInput
 from hushbit.lab.attacks import CRAFTED
-from hushbit.lab.attacks.updates import (
-    AttackerView,
-    alie_z,
+from hushbit.lab.attacks.adaptive import (
+    DECAY,
+    LIMIT_SIGMAS,
+    NATURAL_SHARE,
+    SPLIT_RATE,
+    TOLERATED_SHARE,
     allowed_score,
-    craft_updates,
-    honest_norm,
+    is_split,
     is_unimodal,
+    lagging_share,
     largest_hidden_shift,
 )
+from hushbit.lab.attacks.updates import alie_z, craft_updates, honest_norm
+from hushbit.lab.attacks.view import AttackerView
 from hushbit.mechanism import HonestMean
 from hushbit.wire.coins import SeededCoins
 from hushbit.wrappers import NormVote, Rotated, Subset
@@ -185,9 +189,9 @@ def test_unknown_attacks_are_refused():
         craft_updates("nice", UPDATES, VIEW, CPA(DIM, 0.5, 0.02), 0)
 
 
-def test_the_adaptive_shift_stays_within_the_limits_of_the_filter():
+def test_the_adaptive_shift_stays_within_the_limits_of_the_assumed_defence():
     allowed = allowed_score(0.2)
-    decayed = DEFAULT_RULE.decay ** np.arange(2000)
+    decayed = DECAY ** np.arange(2000)
     depth = allowed * decayed.sum() / math.sqrt((decayed**2).sum())
     # Noise moves as many of the coalition below the limit as are tolerated.
     assert NormalDist().cdf(depth - LIMIT_SIGMAS) * 0.2 == pytest.approx(TOLERATED_SHARE, rel=1e-3)
@@ -207,6 +211,42 @@ def test_two_groups_are_unimodal_up_to_two_standard_deviations():
         assert not is_unimodal(max(8.0, 5 * spread), honest_spread, 0.2, 1000)
 
 
+def defined_split(scores):
+    """`is_split` window by window."""
+    users, low, natural_size = len(scores), scores.min(), int(NATURAL_SHARE * len(scores))
+    bins = int(scores.max() - low) + 1
+    found = False
+    for width in (4, 8, 16):
+
+        def count(first, width=width):
+            return int(((scores - low >= first) & (scores - low < first + width)).sum())
+
+        for b in range(width, bins - 2 * width + 1):
+            inside, side = count(b), max(map(count, range(b - width + 1)))
+            side = min(side, max(map(count, range(b + width, bins - width + 1))))
+            below = int((scores - low < b + width // 2).sum())
+            gap = math.sqrt(2 * math.log(3 * bins**2 / SPLIT_RATE) * max(side + inside, 1))
+            found |= side - inside > gap and min(below, users - below) > natural_size
+    return found
+
+
+def test_splits_follow_their_definition():
+    found = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        users = int(rng.integers(100, 400))
+        moved = rng.uniform(0, 20) * (np.arange(users) < rng.uniform(0.1, 0.5) * users)
+        scores = rng.normal(size=users) * rng.uniform(0.5, 2.5) - moved
+        found.append(is_split(scores))
+        assert found[-1] == defined_split(scores), seed
+    assert 15 < sum(found) < 45
+
+
+def test_more_users_lag_behind_where_entries_are_larger():
+    assert lagging_share(0.1) == lagging_share(math.tanh(0.25)) == NATURAL_SHARE
+    assert lagging_share(2 * math.tanh(0.25)) == pytest.approx(NATURAL_SHARE * 2**0.6)
+
+
 def test_the_adaptive_attack_on_the_drift_direction_is_the_allowed_score():
     mechanism = CPA(DIM, 0.5, 0.02, clip=0.2)
     drift_direction = np.zeros(DIM)
@@ -216,7 +256,7 @@ def test_the_adaptive_attack_on_the_drift_direction_is_the_allowed_score():
     )
     crafted = craft_updates("adaptive", UPDATES[:5], view, mechanism, 0)
     sigma = mechanism.votes.scale.noise
-    allowed = allowed_score(VIEW.attackers / VIEW.users, DEFAULT_RULE.natural_share)
+    allowed = allowed_score(VIEW.attackers / VIEW.users, NATURAL_SHARE)
     assert np.allclose(crafted[:, 0], -allowed * sigma, rtol=1e-5)
     assert (crafted[:, 1:] @ VIEW.mean[1:] < 0).all()
     wide = dataclasses.replace(view, honest_mean=HonestMean(VIEW.mean, 3 * sigma))

@@ -7,7 +7,7 @@ scaled                the user's own update times -20 (model replacement)
 inner-product         -mean: the sum keeps its direction but loses 2f of its length
 little                mean - z · spread, with the largest z that the spread of the majority hides
 sybils                four groups, each an extreme user with a direction of its own
-adaptive              against the mean, as far as the limits of the ballot filter allow
+adaptive              against the mean, as far as a defence that sums scores allows (`adaptive`)
 mirror                the user's own update with its part along the mean reversed
 cancel                a multiple of minus the honest mean that makes the mean of all users zero
 decoys                half of the attackers are extreme users; the others push 4.5 sigma each

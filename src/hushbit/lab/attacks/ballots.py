@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.checks import Floats, Ints
-from hushbit.defence.modality import Flags
+from hushbit.kernels import Flags
 from hushbit.lab.attacks import CRAFTED
-from hushbit.lab.attacks.updates import AttackerView, Rows, craft_updates
+from hushbit.lab.attacks.updates import craft_updates
+from hushbit.lab.attacks.view import AttackerView, Rows
 from hushbit.lab.sim.settings import Settings
 from hushbit.mechanism import Mechanism
 from hushbit.wire.ballot import Ballots

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.checks import Ints
-from hushbit.defence.modality import Flags
 from hushbit.errors import InvalidInput
+from hushbit.kernels import Flags
 from hushbit.lab.attacks import POISONING
 from hushbit.lab.sim.partition import Federation, UserRows
 

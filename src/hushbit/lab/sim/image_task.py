@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hushbit.defence.modality import Flags
+from hushbit.kernels import Flags
 from hushbit.lab.attacks.poisoning import TARGET, poison_data, with_trigger
 from hushbit.lab.sim import fast_steps
 from hushbit.lab.sim.datasets import Dataset

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hushbit.defence.modality import Flags
+from hushbit.kernels import Flags
 from hushbit.lab.sim.models import TensorSlot
 from hushbit.lab.sim.partition import Indices, UserRows
 from hushbit.lab.sim.training import Floats, LocalChunk, LocalSettings

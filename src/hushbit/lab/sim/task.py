@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hushbit.defence.modality import Flags
 from hushbit.errors import HushbitError, InvalidInput
+from hushbit.kernels import Flags
 from hushbit.lab.attacks import POISONING
 from hushbit.lab.attacks.poisoning import rows_of
 from hushbit.lab.sim.client_data import (
