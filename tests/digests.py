@@ -31,13 +31,13 @@ RUNS: dict[str, tuple[str, ...]] = {
     "nested": ("--mechanism", "nested", "--stages", "2,4", *LOUD),
     "auto": ("--mechanism", "cpa-auto", *LOUD),
     "laplace": ("--mechanism", "laplace", *LOUD),
-    "constant bits and filter": (
+    "constant bits and defence": (
         *("--mechanism", "cpa", *LOUD, "--users", "60", "--attack", "ones", "--attackers", "0.2"),
-        *("--defence", "spectral"),
+        *("--defence", "scores"),
     ),
-    "attack and filter": (
+    "attack and defence": (
         *("--mechanism", "cpa", "--epsilon-per-bit", "3", "--users", "80", "--rounds", "5"),
-        *("--attack", "scaled", "--attackers", "0.2", "--defence", "spectral"),
+        *("--attack", "directed", "--attackers", "0.3", "--defence", "scores"),
     ),
 }
 CELLS: dict[str, dict[str, Any]] = {

@@ -56,8 +56,8 @@ def test_recount(tmp_path: Path) -> None:
     check(digests.recount(tmp_path), KEPT["recount"], "recount")
 
 
-def test_the_filter_removes_attackers_in_the_golden_runs() -> None:
-    for name in ("constant bits and filter", "attack and filter"):
+def test_the_defence_removes_attackers_in_the_golden_runs() -> None:
+    for name in ("constant bits and defence", "attack and defence"):
         assert max(row["removed_attackers"] for row in KEPT[name]["figures"]) > 0
 
 

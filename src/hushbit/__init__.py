@@ -1,7 +1,7 @@
 """hushbit: federated learning made private with one bit per weight.
 
 Public names are imported on first use, so that the command line starts fast. `hushbit.baselines`
-contains the mechanisms of other papers, `hushbit.defence` the ballot filter.
+contains the mechanisms of other papers, `hushbit.defence` the defence against colluding users.
 """
 
 import importlib

@@ -10,7 +10,7 @@ A concrete mechanism is a frozen dataclass whose fields are its parameters. It i
     largest_votes    what one ballot adds to a counter at most
     decode           counters to an estimate
 
-and inherits the rest. The ballot filter, the attacks and the audit access single ballots through
+and inherits the rest. The defence, the attacks and the audit access single ballots through
 `mechanism.votes`.
 """
 
@@ -287,9 +287,9 @@ class HonestMean:
 class Votes(ABC):
     """Access to single ballots of a mechanism whose payload consists of votes.
 
-    A vote is one bit. The ballot filter decodes ballots one by one, an attack chooses their bits,
-    and an audit compares them. Vectors are in the coordinates of the update unless stated
-    otherwise; the coordinates of the votes are those of the rotated update.
+    A vote is one bit. The defence decodes ballots one by one, an attack chooses their bits, and an
+    audit compares them. Vectors are in the coordinates of the update unless stated otherwise; the
+    coordinates of the votes are those of the rotated update.
     """
 
     scale: BallotScale | None = None  # None where no clip or radius bounds an honest update

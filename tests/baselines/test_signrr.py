@@ -8,7 +8,7 @@ import pytest
 from hushbit.baselines.mvu import MVU
 from hushbit.baselines.signsgd import SignRR, stochastic_sign_bits
 from hushbit.cpa import CPA
-from hushbit.defence.rules import biased_bits
+from hushbit.defence.defence import biased_bits
 from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.words import WORD_TAG
@@ -144,4 +144,4 @@ def test_signs_are_not_taken_for_fair_coins() -> None:
     ballots = mechanism.encode_many(updates, KEY.users(range(20)))
     assert mechanism.votes is not None
     assert mechanism.votes.fair_bits == 0
-    assert not biased_bits(mechanism, ballots).any()
+    assert not biased_bits(mechanism.votes, ballots, 0.5).any()

@@ -1,4 +1,4 @@
-"""Decoded ballots with known means, for tests of scores and of the filter."""
+"""Decoded ballots with known means, for tests of scores and of the defence."""
 
 import math
 
@@ -13,7 +13,7 @@ def packed(votes):
     rows = np.zeros((users, 8 * -(-dim // 64)), dtype=np.uint8)
     bits = np.packbits(votes > 0, axis=1, bitorder="little")
     rows[:, : bits.shape[1]] = bits
-    return PackedBallots.of_rows(rows.view(np.uint64), dim, max_score=10.0, max_entry=0.0)
+    return PackedBallots.of_rows(rows.view(np.uint64), dim, max_score=10.0)
 
 
 def votes(means, seed=0):

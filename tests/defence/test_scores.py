@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from defence.planted_votes import packed, planted, votes
-from hushbit.defence.filter import POWER_STEPS, ScoreHistory, filter_scores, power_iteration_scores
-from hushbit.defence.modality import split_at_median
-from hushbit.defence.rules import SCORE_VARIANCE, FilterRule
+from defence.test_defence import DEFENCE, decide
+from hushbit.defence.asymmetry import split_at_median
+from hushbit.defence.defence import POWER_STEPS, REPEATS, SHARED_VARIANCE, power_scores
 
 
 def everyone(users):
@@ -20,19 +20,19 @@ def test_scores_of_pure_noise_have_variance_one():
     drift_direction = np.random.default_rng(5).normal(size=2000)
     for seed in range(5):
         decoded = packed(votes(np.zeros((400, 2000)), seed))
-        mean, shared, along = power_iteration_scores(decoded, everyone(400), drift_direction)
+        mean, shared, along = power_scores(decoded, everyone(400), drift_direction)
         # Four standard errors of a variance from 400 users; the mean's weights are all alike.
         for scores in (mean, along):
             assert abs(float(scores.var()) - 1) < 4 * math.sqrt(2 / 400)
             # Users share the noise of the mean, so their scores on it average out more slowly.
             assert abs(float(scores.mean())) < 8 / math.sqrt(400)
-        assert shared.var() < SCORE_VARIANCE
+        assert shared.var() < SHARED_VARIANCE
 
 
 @pytest.mark.parametrize("users", [299, 300])
 def test_scores_on_the_mean_exclude_the_own_ballot(users):
     rows = votes(planted(users, 3000, 4.0)[0])
-    mean = power_iteration_scores(packed(rows), everyone(users), None)[0]
+    mean = power_scores(packed(rows), everyone(users), None)[0]
     total = rows.sum(axis=0)
     exact = (rows @ total - 3000) / np.linalg.norm(total)
     assert float(np.corrcoef(mean, exact)[0, 1]) > 0.85  # the direction is rounded: 90 % of it
@@ -60,7 +60,7 @@ def test_the_own_part_is_that_of_a_direction_computed_without_the_ballot(users):
 
 def test_absent_users_are_scored_but_do_not_change_the_directions():
     places = np.where(np.arange(300) < 75, -30.0, 3.0)
-    mean, _, _ = power_iteration_scores(
+    mean, _, _ = power_scores(
         packed(votes(planted(300, 2000, places)[0])), np.arange(300) >= 75, None
     )
     assert mean[75:].mean() > 1.0
@@ -86,18 +86,16 @@ def test_the_number_of_passes_does_not_grow_with_users():
     for users in (100, 400, 1600):
         places = np.where(np.arange(users) < 0.3 * users, 9.0, 0.0)
         decoded = packed(votes(planted(users, 200, places)[0]))
-        history = ScoreHistory.fresh(users).add_scores(np.ones(users), np.ones(users), 0.9)
         with mock.patch.object(decoded, "score", wraps=decoded.score) as score:
-            filter_scores(decoded, FilterRule(max_iterations=2), None, history, np.ones(200))
+            decide(decoded, DEFENCE.start(users), np.ones(200), 1)
         counts.append(score.call_count)
-    assert max(counts) <= (1 + 2) * POWER_STEPS
+    assert max(counts) <= (1 + 2 * REPEATS) * POWER_STEPS
     assert counts[1] == counts[2]
 
 
 def test_a_later_round_in_which_nobody_is_removed_takes_one_pass():
     decoded = packed(votes(np.zeros((400, 2000))))
-    history = ScoreHistory.fresh(400).add_scores(np.ones(400), np.ones(400), 0.9)
-    history = history.end_round(np.arange(400.0), history.excluded)
+    state = DEFENCE.start(400) | {"shared": np.arange(400.0), "last_round": np.ones(400)}
     with mock.patch.object(decoded, "score", wraps=decoded.score) as score:
-        assert filter_scores(decoded, FilterRule(), None, history, np.ones(2000)).removed == 0
+        assert decide(decoded, state, np.ones(2000), 2).removed == 0
     assert score.call_count == 1

@@ -11,6 +11,7 @@ from hushbit.baselines import FedAvg
 from hushbit.cpa import CPA
 from hushbit.defence.shift_bound import defended_shift
 from hushbit.errors import InvalidInput
+from lab.attacks.directed_ballots import MEAN, directed_ballots, mean_of
 
 MECHANISM = CPA(2000, 0.5, 0.01, clip=0.2)
 SIGMA = 0.01 / math.tanh(0.25)
@@ -28,6 +29,13 @@ def test_the_bounds_follow_their_formulas():
     assert bound.every_round < bound.one_round < bound.without_defence
     few = defended_shift(MECHANISM, 1000, 60, 0.05)
     assert few.every_round == pytest.approx(few.one_round)
+
+
+def test_directed_attackers_attain_the_bound_without_defence():
+    mechanism = CPA(MEAN.size, 0.5, 0.02)
+    shifted = mean_of(mechanism, directed_ballots(mechanism, -MEAN))
+    bound = defended_shift(mechanism, 1000, 1, 0.25).without_defence
+    assert 0.25 * float(np.linalg.norm(shifted)) == pytest.approx(bound)
 
 
 def test_a_shorter_clip_lowers_the_bounds_and_no_bound_exceeds_the_one_without_defence():

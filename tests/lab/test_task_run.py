@@ -85,7 +85,7 @@ def test_fedavg_equals_a_plain_loop(make: Any, draw: Any, loss: Any, tmp_path: P
         ("cpa", {"epsilon_per_bit": 2.0, "attack": "directed", "attackers": 0.2}),
         ("fedavg", {"attack": "label-flip", "attackers": 0.2}),
         ("fedavg", {"defence": "geometric-median", "attack": "scaled", "attackers": 0.2}),
-        ("cpa-auto", {"epsilon_per_bit": 2.0, "defence": "spectral"}),
+        ("cpa-auto", {"epsilon_per_bit": 2.0, "defence": "scores"}),
         ("fedavg", {"momentum": 0.5, "keep_momentum": True, "participation": 0.5}),
         ("fedavg", {"average_weights": True, "server": "adam"}),
     ],

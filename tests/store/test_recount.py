@@ -1,4 +1,4 @@
-"""A recount of stored ballots gives the bits of the run, filtered or with damaged rows."""
+"""A recount of stored ballots gives the bits of the run, with a defence or with damaged rows."""
 
 import dataclasses
 from pathlib import Path
@@ -19,10 +19,8 @@ from hushbit.store.recount import count_folder
 RUN = b"attacked run"
 
 
-@pytest.fixture(scope="module", params=["scores", "spectral"])
-def attacked(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, np.ndarray, int, str]:
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray, int]:
     """Ballots of a defended round under attack, its estimate, and how many were removed."""
     folder = tmp_path_factory.mktemp("ballots")
     setup = build_setup(
@@ -35,7 +33,7 @@ def attacked(
             radius=0.05,
             attack="directed",
             attackers=0.4,
-            defence=request.param,
+            defence="scores",
             seed=4,
         )
     )
@@ -46,10 +44,10 @@ def attacked(
     assert votes.removals is not None
     estimate = robust_estimate(setup.settings, setup.mechanism, votes.tally, votes.ballots)
     removed = int((~votes.removals.result.accepted).sum())
-    return folder, estimate.mean, removed, request.param
+    return folder, estimate.mean, removed
 
 
-def counted(folder: Path, out: Path, defence: str, skip_damaged: bool = False) -> dict:
+def counted(folder: Path, out: Path, skip_damaged: bool = False) -> dict:
     out.mkdir()
     files, _ = find_ballot_files(folder)
     return count_folder(
@@ -59,27 +57,27 @@ def counted(folder: Path, out: Path, defence: str, skip_damaged: bool = False) -
         out,
         decoder="mean",
         trim=0.1,
-        defence=defence,
+        defence="scores",
         skip_damaged=skip_damaged,
         engine=SerialEngine(),
         damaged={},
     )
 
 
-def test_a_filtered_recount_equals_the_run(
-    attacked: tuple[Path, np.ndarray, int, str], tmp_path: Path
+def test_a_defended_recount_equals_the_run(
+    attacked: tuple[Path, np.ndarray, int], tmp_path: Path
 ) -> None:
-    folder, mean, removed, defence = attacked
-    report = counted(folder, tmp_path / "t", defence)
+    folder, mean, removed = attacked
+    report = counted(folder, tmp_path / "t")
     assert removed > 0
     assert report["rounds"][0]["refused"] == {"filtered": removed}
     assert np.array_equal(np.load(tmp_path / "t" / "round-0.mean.npy"), mean)
 
 
-def test_damaged_rows_are_skipped_before_the_filter(
-    attacked: tuple[Path, np.ndarray, int, str], tmp_path: Path
+def test_damaged_rows_are_skipped_before_the_defence(
+    attacked: tuple[Path, np.ndarray, int], tmp_path: Path
 ) -> None:
-    folder, _, _, defence = attacked
+    folder, _, _ = attacked
     (path,) = folder.rglob("*.parquet")
     table = pq.read_table(path)
     home = tmp_path / "ballots" / "round=0"
@@ -96,7 +94,7 @@ def test_damaged_rows_are_skipped_before_the_filter(
     raw[len(raw) // 3] ^= 0xFF
     (home / "a.parquet").write_bytes(raw)
     with pytest.raises(DamagedFile):
-        counted(tmp_path / "ballots", tmp_path / "strict", defence)
-    (row,) = counted(tmp_path / "ballots", tmp_path / "t", defence, skip_damaged=True)["rounds"]
+        counted(tmp_path / "ballots", tmp_path / "strict")
+    (row,) = counted(tmp_path / "ballots", tmp_path / "t", skip_damaged=True)["rounds"]
     assert row["refused"]["damaged"] == 100
     assert row["counted"] + row["refused"]["filtered"] == 50

@@ -9,7 +9,7 @@ from hushbit.baselines.fedavg import FedAvg
 from hushbit.baselines.mvu import MVU
 from hushbit.baselines.signsgd import SignRR
 from hushbit.cpa import CPA, NestedCPA
-from hushbit.defence.filter import filtered_tally
+from hushbit.defence.defence import Defence
 from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.kernels.scores import ZERO_WITHIN, biased_rows
 from hushbit.tally import decoded_ballots as module
@@ -113,8 +113,8 @@ def test_signs_of_payloads_of_every_size_are_counted(size):
     payload = np.random.default_rng(size).integers(0, 256, (USERS, size), dtype=np.uint8)
     dim = 8 * size - 3
     bits = np.unpackbits(payload, axis=1, bitorder="little")[:, :dim].astype(np.int64)
-    packed = PackedBallots.of_payload(payload, dim, 1.5, 0.5)
-    assert (packed.users, packed.dim, packed.max_score, packed.max_entry) == (USERS, dim, 1.5, 0.5)
+    packed = PackedBallots.of_payload(payload, dim, 1.5)
+    assert (packed.users, packed.dim, packed.max_score) == (USERS, dim, 1.5)
     for chosen in (np.ones(USERS, bool), np.arange(USERS) % 3 == 0, np.zeros(USERS, bool)):
         assert (packed.count(chosen) == (1 - 2 * bits[chosen]).sum(axis=0)).all()
 
@@ -171,11 +171,11 @@ def test_sums_over_packed_ballots_are_exact(users, dim):
     packed = np.packbits(bits, axis=1, bitorder="little")
     rows[:, : packed.shape[1]] = packed
     plain, part = 2 * bits.astype(np.int64) - 1, rng.uniform(size=users) < 0.5
-    whole = PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0, 0.2)
+    whole = PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0)
     parts = [(some, -plain[some].sum(axis=0)) for some in (part, ~part)]
     for decoded_ballots in (
         whole,
-        PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0, 0.2, parts),
+        PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0, parts),
     ):
         for share in (0.0, 0.1, 0.4, 0.9, 1.0):
             chosen = rng.uniform(size=users) < share
@@ -230,7 +230,6 @@ def test_packed_and_decoded_ballots_agree():
     )
     assert slow.max_score == fast.max_score
     assert slow.sigma == mechanism.votes.scale.noise
-    assert slow.max_entry == fast.max_entry == mechanism.radius / slow.sigma
 
 
 def test_counting_decoded_ballots_equals_the_tally():
@@ -294,7 +293,7 @@ def test_sign_bits_are_counted_without_words():
 def test_payloads_without_votes_are_refused():
     assert FedAvg(20).votes is None
     with pytest.raises(InvalidInput, match="bits"):
-        filtered_tally(FedAvg(20), ballots_of(FedAvg(20)), KEY)
+        Defence().count(FedAvg(20), ballots_of(FedAvg(20)), KEY)
 
 
 def test_bits_that_no_target_needs_are_not_set():

@@ -385,7 +385,7 @@ class SignVotes(Votes):
         """The payloads, with the score of an update whose entries all reach the step."""
         check_width(ballots, self.dim)
         max_score = self.beta * math.sqrt(self.dim)
-        return PackedBallots.of_payload(ballots.payload, self.dim, max_score, self.beta)
+        return PackedBallots.of_payload(ballots.payload, self.dim, max_score)
 
     def payload_towards(self, target: Floats, ballots: Ballots, keys: UserKeys) -> Bytes:
         """The signs of the target."""

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.defence.defence import Defence
-from hushbit.defence.filter import filtered_tally
 from hushbit.engine import Engine, SerialEngine
 from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.mechanism import Mechanism
@@ -211,7 +210,7 @@ def _readable_users(file: BallotFile) -> list[NDArray[np.uint64]]:
 def all_ballots(
     files: Sequence[BallotFile], round_key: RoundKey, skip_damaged: bool = False
 ) -> Ballots:
-    """Every valid ballot at once, the first of each user: for filters that compare users."""
+    """Every valid ballot at once, the first of each user: for a defence that compares users."""
     mechanism = one_mechanism(files)
     context = CountContext(mechanism, round_key, False, np.empty(0, dtype=np.uint64))
     parts = []
@@ -261,8 +260,7 @@ def count_folder(
         tally, refused = counted.tally, dict(sorted(counted.refused.items()))
         if defence != "none" and tally.count:
             valid = all_ballots(chosen, key, skip_damaged)
-            count = Defence().count if defence == "scores" else filtered_tally
-            tally, result = count(tally.mechanism, valid, key, histogram=histogram)
+            tally, result = Defence().count(tally.mechanism, valid, key, histogram=histogram)
             refused["filtered"] = result.removed
         tally.save(folder / f"round-{number}.tally")
         if tally.count:

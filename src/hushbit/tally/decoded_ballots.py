@@ -59,7 +59,6 @@ class SingleBallots(Protocol):
     users: int
     dim: int
     max_score: float
-    max_entry: float
 
     def score(self, above: Flags, below: Flags, drift_direction: Floats | None) -> Floats:
         """Scores of all users, (3, users): y · direction, leaving the user out of the direction.
@@ -83,10 +82,9 @@ class PackedBallots:
         users: int,
         dim: int,
         max_score: float,
-        max_entry: float,
         parts: Sequence[tuple[Flags, Ints]] = (),
     ) -> None:
-        self.users, self.dim, self.max_score, self.max_entry = users, dim, max_score, max_entry
+        self.users, self.dim, self.max_score = users, dim, max_score
         self._kept, self._order, self._parts = kept, order, parts
 
     @classmethod
@@ -110,16 +108,14 @@ class PackedBallots:
 
         parallel_for(run, tiles)
         parts = tuple(zip(counted, counters, strict=True))
-        return cls(kept, order, len(payload), dim, scale.max_score, scale.largest_entry, parts)
+        return cls(kept, order, len(payload), dim, scale.max_score, parts)
 
     @classmethod
-    def of_payload(
-        cls, payload: NDArray[np.uint8], dim: int, max_score: float, max_entry: float
-    ) -> "PackedBallots":
+    def of_payload(cls, payload: NDArray[np.uint8], dim: int, max_score: float) -> "PackedBallots":
         """From payloads without words, whose bits are the signs of the entries."""
         rows = np.zeros((len(payload), 8 * -(-payload.shape[1] // 8)), dtype=np.uint8)
         rows[:, : payload.shape[1]] = payload
-        return cls.of_rows(rows.view(np.uint64), dim, max_score, max_entry)
+        return cls.of_rows(rows.view(np.uint64), dim, max_score)
 
     @classmethod
     def of_rows(
@@ -127,11 +123,10 @@ class PackedBallots:
         rows: NDArray[np.uint64],
         dim: int,
         max_score: float,
-        max_entry: float,
         parts: Sequence[tuple[Flags, Ints]] = (),
     ) -> "PackedBallots":
         """From one row of bits for each user; bits after the first `dim` are ignored."""
-        made = cls(*to_tiles(rows), len(rows), dim, max_score, max_entry, parts)
+        made = cls(*to_tiles(rows), len(rows), dim, max_score, parts)
         if not parts:
             everyone = np.ones(len(rows), dtype=np.bool_)
             made._parts = ((everyone, made._counted(everyone)),)
@@ -192,9 +187,8 @@ class DecodedBallots:
     def __init__(
         self, decode: Callable[[int], Floats], users: int, dim: int, scale: BallotScale
     ) -> None:
-        self.users, self.dim = users, dim
-        self.sigma, self.max_entry = scale.noise, scale.largest_entry
-        self.max_score = scale.max_score
+        self.users, self.dim, self.max_score = users, dim, scale.max_score
+        self.sigma = scale.noise
         self._decode = decode
 
     def _rows(self, first: int) -> NDArray[np.float32]:

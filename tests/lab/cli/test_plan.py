@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hushbit.defence.shift_bound import defended_shift
 from hushbit.lab.cli import main
 from hushbit.tuning.plan import plan
 
@@ -34,6 +35,25 @@ def test_json_equals_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["assumptions"]["signal"] == 0.1
     assert list(found)[:7] == KEYS
     assert {key: found[key] for key in KEYS} == made.best.statement.row()
+
+
+def test_the_worst_shift_equals_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--dim", "7850", "--users", "1000", "--epsilon-per-bit", "0.5", "--rounds", "60"]
+    assert run([*asked, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["worst_shift"]
+    assert list(rows[0]) == ["attackers", "without_defence", "one_round", "every_round"]
+    made = plan(7850, 1000, epsilon_per_bit=0.5, rounds=60)
+    clip = made.assumptions.clip
+    for row, share in zip(rows, (0.1, 0.2, 0.3, 0.4), strict=True):
+        shift = defended_shift(made.best.mechanism, 1000, 60, share, clip=clip)
+        assert shift is not None
+        assert row == vars(shift)
+        assert row["every_round"] < row["one_round"] < row["without_defence"]
+    assert run([*asked, "--details"]) == 0
+    printed = capsys.readouterr().out
+    assert f"{rows[2]['every_round'] / clip:.3g}" in printed
+    for words in ("mean over 60 rounds, proved", "along the mean", "all users take part in every"):
+        assert words in printed
 
 
 def test_json_writes_what_is_not_proved_as_text(capsys: pytest.CaptureFixture[str]) -> None:

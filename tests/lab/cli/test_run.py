@@ -155,7 +155,7 @@ def test_honest_voters_are_a_number_or_with_a_decimal_point_a_share(hushbit, hon
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--defence", "spectral"), "the defence spectral reads single ballots"),
+        (("--defence", "scores"), "the defence scores reads single ballots"),
         (("--attack", "directed", "--attackers", 0.1), "read the updates of honest users"),
         (("--ballots", "stored"), "ballots are stored"),
         (("--honest", 41), "from 1 to 40 may count as honest"),

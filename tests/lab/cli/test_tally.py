@@ -77,11 +77,10 @@ def test_other_decoders(hushbit: Any, stored: Path, tmp_path: Path, decoder: str
     assert "counted" in answer.out
 
 
-@pytest.mark.parametrize("defence", ["scores", "spectral"])
-def test_a_ballot_defence(hushbit: Any, stored: Path, tmp_path: Path, defence: str) -> None:
-    answer = hushbit(
-        "tally", stored, "--seed", 4, "--out", tmp_path / "t", "--defence", defence, "--json"
-    )
+def test_a_ballot_defence(hushbit: Any, stored: Path, tmp_path: Path) -> None:
+    words = ("tally", stored, "--seed", 4, "--out", tmp_path / "t", "--defence")
+    assert "spectral" in hushbit(*words, "spectral").err
+    answer = hushbit(*words, "scores", "--json")
     rows = json.loads(answer.out)["rounds"]
     assert all(row["counted"] + row["refused"]["filtered"] == 60 for row in rows)
 

@@ -182,13 +182,13 @@ def test_a_cell_that_is_older_than_some_figures_is_read(tmp_path):
 
 def test_users_removed_in_some_round_are_more_than_those_removed_in_a_round():
     attacked = dataclasses.replace(
-        SMALL, users=80, rounds=5, epsilon_per_bit=3.0, attack="scaled", attackers=0.2
+        SMALL, users=80, rounds=5, epsilon_per_bit=3.0, attack="directed", attackers=0.3
     )
-    found = run_outcome(dataclasses.replace(attacked, defence="spectral"))
+    found = run_outcome(dataclasses.replace(attacked, defence="scores"))
     assert 0 < found.removed_attackers < found.ever_removed_attackers <= 100
     assert found.removed_honest <= found.ever_removed_honest < 100
     assert found.worst_class < found.accuracy
     plain = run_outcome(attacked)
     assert (plain.ever_removed_honest, plain.ever_removed_attackers) == (None, None)
-    clean = dataclasses.replace(attacked, attack="none", attackers=0.0, defence="spectral")
+    clean = dataclasses.replace(attacked, attack="none", attackers=0.0, defence="scores")
     assert run_outcome(clean).ever_removed_attackers is None

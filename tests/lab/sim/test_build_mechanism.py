@@ -252,7 +252,7 @@ def test_updates_under_a_budget_are_rotated_unless_told_otherwise():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"defence": "spectral"}, "the defence spectral reads single ballots"),
+        ({"defence": "scores"}, "the defence scores reads single ballots"),
         ({"attack": "little", "attackers": 0.1}, "attack little read the updates of honest users"),
     ],
 )

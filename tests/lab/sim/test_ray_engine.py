@@ -56,7 +56,7 @@ def test_ray_gives_the_same_bits_and_survives_a_kill(
             engine.run(refuse, SHARED, jobs(), merge)
         with pytest.raises(HushbitError, match="more tries"):
             engine.run(count, SHARED, deadly(tmp_path / "again", 1, times=99), merge)
-        filtered = Settings(
+        defended = Settings(
             users=60,
             rounds=3,
             mechanism="cpa",
@@ -66,10 +66,10 @@ def test_ray_gives_the_same_bits_and_survives_a_kill(
             radius=0.04,
             attack="directed",
             attackers=0.3,
-            defence="spectral",
+            defence="scores",
             seed=3,
         )
-        assert figures(run(filtered, engine=engine)) == figures(run(filtered))
+        assert figures(run(defended, engine=engine)) == figures(run(defended))
 
 
 def test_workers_of_a_running_cluster_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:

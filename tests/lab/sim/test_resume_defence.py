@@ -1,10 +1,11 @@
-"""A run with a defence resumes with the history of the defence."""
+"""A run with a defence resumes with the state of the defence."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
+from hushbit.errors import InvalidInput
 from hushbit.lab.sim.rounds import RunState
 from hushbit.lab.sim.run import STATE_GROUPS, RunRecord, run
 from hushbit.lab.sim.settings import Settings
@@ -38,10 +39,9 @@ def test_every_group_of_arrays_is_part_of_the_checkpoint():
     assert {field.name for field in dataclasses.fields(RunState)} - plain == set(STATE_GROUPS)
 
 
-@pytest.mark.parametrize("defence", ["scores", "spectral"])
 @pytest.mark.parametrize("stop", [1, 3])
-def test_the_history_of_the_defence_is_resumed(tmp_path, stop, defence):
-    settings = dataclasses.replace(SETTINGS, defence=defence)
+def test_the_state_of_the_defence_is_resumed(tmp_path, stop):
+    settings = dataclasses.replace(SETTINGS, defence="scores")
 
     def stop_there(setup, made):
         if made.number == stop:
@@ -51,11 +51,24 @@ def test_the_history_of_the_defence_is_resumed(tmp_path, stop, defence):
     with pytest.raises(Stopped):
         run(settings, tmp_path / "resumed", watch=stop_there)
     stored = arrays(tmp_path / "resumed")
-    history = [array for name, array in stored.items() if name.startswith("defence")]
-    assert history
-    assert any(array.any() for array in history)
+    state = [array for name, array in stored.items() if name.startswith("defence")]
+    assert state
+    assert any(array.any() for array in state)
     run(RunRecord(tmp_path / "resumed").settings(), tmp_path / "resumed", resume=True)
     whole, resumed = arrays(tmp_path / "whole"), arrays(tmp_path / "resumed")
     assert whole.keys() == resumed.keys()
     for name in whole:
         assert np.array_equal(whole[name], resumed[name]), name
+
+
+def test_a_run_with_a_defence_that_is_gone_is_refused(tmp_path):
+    settings = dataclasses.replace(SETTINGS, rounds=1, defence="scores")
+    run(settings, tmp_path / "run")
+    (path,) = (one for one in (tmp_path / "run").iterdir() if '"scores"' in text_of(one))
+    path.write_text(text_of(path).replace('"scores"', '"spectral"'))
+    with pytest.raises(InvalidInput, match="spectral"):
+        RunRecord(tmp_path / "run").settings()
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

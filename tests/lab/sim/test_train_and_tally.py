@@ -67,7 +67,7 @@ def test_batches_hold_every_user_once_and_do_not_depend_on_memory() -> None:
 
 
 def test_a_defence_gets_all_users_in_one_batch() -> None:
-    setup = build_setup(dataclasses.replace(LARGE, defence="spectral"))
+    setup = build_setup(dataclasses.replace(LARGE, defence="scores"))
     assert [batch.users.size for batch in split_users(setup, whole(setup))] == [LARGE.users]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hushbit.budget import Budget
-from hushbit.defence.bound import ShiftBound, shift_bounds
+from hushbit.defence.shift_bound import ATTACKER_SHARES, DefendedShift, defended_shift
 from hushbit.errors import InvalidInput
 from hushbit.lab.cli.options import DataFolder, with_options_of
 from hushbit.lab.cli.output import err, need_lab, out, print_lines, show_json, table
@@ -159,7 +159,7 @@ def _json(made: Plan) -> dict[str, Any]:
         **made.best.statement.row(),
         "assumptions": made.assumptions.row(),
         "options": made.rows(),
-        "worst_shift": [shift.row() for shift in _shifts(made)],
+        "worst_shift": [asdict(shift) for shift in _shifts(made)],
     }
 
 
@@ -228,23 +228,37 @@ def _show(made: Plan, statement: list[str], details: bool) -> None:
         _show_shifts(shifts, made)
 
 
-def _shifts(made: Plan) -> list[ShiftBound]:
+def _shifts(made: Plan) -> list[DefendedShift]:
     """The worst shifts of the mean by colluding users, for the best option."""
-    return shift_bounds(made.options[0].mechanism, made.assumptions.users, made.assumptions.clip)
+    mechanism, assumed = made.best.mechanism, made.assumptions
+    shifts = [
+        defended_shift(mechanism, assumed.users, assumed.rounds, share, clip=assumed.clip)
+        for share in ATTACKER_SHARES
+    ]
+    return [shift for shift in shifts if shift is not None]
 
 
-def _show_shifts(shifts: list[ShiftBound], made: Plan) -> None:
+def _show_shifts(shifts: list[DefendedShift], made: Plan) -> None:
     """Print the worst shift of the mean by colluding users, as a multiple of the clip."""
-    clip = made.assumptions.clip
+    assumed = made.assumptions
     rows = []
     for shift in shifts:
-        norms = shift.without_filter, shift.filtered, min(shift.filtered, shift.every_round)
-        rows.append([f"{shift.attackers:.0%}", *(f"{norm / clip:.3g}" for norm in norms)])
-    title = (
-        f"Worst shift of the mean by colluding users, in multiples of clip ({made.options[0].name})"
-    )
-    columns = ["attackers", "no defence", "filter, one round", "filter, every round"]
+        norms = shift.without_defence, shift.one_round, shift.every_round
+        rows.append([f"{shift.attackers:.0%}", *(f"{norm / assumed.clip:.3g}" for norm in norms)])
+    title = f"Worst shift of the mean by colluding users, in multiples of clip ({made.best.name})"
+    columns = ["attackers", "no defence", "defence, one round", "defence, every round"]
     out.print(table(title, columns, rows))
+    print_lines(
+        [
+            "no defence: proved; attained by the attack directed.",
+            "one round: proved, along the mean of the others and along the model; no other "
+            "direction is bounded.",
+            f"every round: mean over {assumed.rounds} rounds, proved against the direction of the "
+            "model.",
+            "Both with --defence scores hold for any data of the others, if all users take part in "
+            "every round and the tests mark at most half of them.",
+        ]
+    )
 
 
 def _row(option: PlanOption) -> list[str]:

@@ -112,7 +112,7 @@ def run(
         settings = Settings(**options_from(named, config))
         check_rotation(settings.mechanism, named.get("rotate"))
     # torch and Numba take seconds to load, so wrong options are refused before.
-    from hushbit.lab.sim.defences import filter_warnings
+    from hushbit.lab.sim.defences import defence_warnings
     from hushbit.lab.sim.engines import open_engine
     from hushbit.lab.sim.rounds import BATCH_USERS
     from hushbit.lab.sim.run import metric_text
@@ -125,7 +125,7 @@ def run(
     callbacks: list[Callback] = [MLflow()] if mlflow else []
     callbacks += [WandB()] if wandb else []
     callbacks += [TensorBoard(out / "events")] if tensorboard and out is not None else []
-    for line in filter_warnings(settings):
+    for line in defence_warnings(settings):
         err.print(f"note: {line}", soft_wrap=True, highlight=False)
     jobs = math.ceil(settings.users * settings.participation / BATCH_USERS)
     announce_cluster(engine)

@@ -11,7 +11,7 @@ from hushbit.errors import DamagedFile, InvalidInput
 from hushbit.lab.cli.output import announce_cluster, err, out, show_json, table
 
 DECODERS = ("mean", "median", "trimmed-mean", "shrunken")
-DEFENCES = ("none", "scores", "spectral")
+DEFENCES = ("none", "scores")
 
 
 def tally(
@@ -29,9 +29,7 @@ def tally(
     ] = 0.1,
     defence: Annotated[
         str,
-        typer.Option(
-            help="Defence: none, or scores or spectral, which hold all ballots in memory."
-        ),
+        typer.Option(help="Defence: none, or scores, which holds all ballots in memory."),
     ] = "none",
     fingerprint: Annotated[
         str | None,

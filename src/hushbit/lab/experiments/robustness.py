@@ -1,4 +1,4 @@
-"""Colluding attackers: what they cost without a defence, with `Defence` and with the older filter.
+"""Colluding attackers: what they cost without a defence and with `Defence`.
 
 The protocol is fixed before the runs: the settings, the cells with their seeds, and the claims. The
 experiments differ in their tasks: `robustness` (linear models on MNIST and Fashion-MNIST),
@@ -98,7 +98,7 @@ SPECIAL_ATTACKS = (
 )
 NORM_ATTACKS = ("norm-high", "norm-low")
 COMPARED_ATTACKS = ("inner-product", "directed", "label-flip", "little", "scaled")
-DEFENCES = ("none", "spectral", "scores")
+DEFENCES = ("none", "scores")
 METRICS = (
     "accuracy",
     "worst_class",
@@ -110,7 +110,6 @@ METRICS = (
 MAX_REMOVED = 1.0  # percent of honest users in runs without attackers: the rate of `Defence`
 MAX_LOST = {"label-flip": 3.0, "adaptive": 5.0}  # points under attack, else MAX_LOST_ELSE
 MAX_LOST_ELSE = 2.0
-MAX_BEHIND = 0.5  # points by which `scores` may be worse than `spectral`
 
 PLAIN: dict[str, Any] = {
     name: STATED[name]
@@ -264,7 +263,7 @@ def findings(found: Measured) -> Findings:
 
 
 def checks(found: Measured) -> Iterator[Check]:
-    """The claims about `scores`: honest users removed, points lost, points behind `spectral`."""
+    """The claims about `scores`: honest users removed and points lost."""
     runs = {_key(one): outcomes for one, outcomes in found.pairs}
     for one, outcomes in found.pairs:
         settings = one.settings
@@ -287,12 +286,6 @@ def checks(found: Measured) -> Iterator[Check]:
             most = MAX_LOST.get(settings.attack, MAX_LOST_ELSE)
             figure = f"{before - mean:.2f} lost: {mean:.2f} against {before:.2f} without attackers"
             yield Check(f"{name}: at most {most:g} points lost", before - mean <= most, figure)
-        older = runs.get(_key(one, defence="spectral"))
-        if older is not None:
-            change = mean - _mean_accuracy(older)
-            claim = f"{name}: scores at most {MAX_BEHIND:g} points behind spectral"
-            figure = f"{change:+.2f}: {mean:.2f} against {_mean_accuracy(older):.2f}"
-            yield Check(claim, change >= -MAX_BEHIND, figure)
 
 
 def _key(one: Series, **changes: str) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Robust means of plain updates, without privacy: the defences that the filter is compared with.
+"""Robust means of plain updates, without privacy: with which the defence is compared.
 
 Each takes updates (users, dim) and the assumed number of attackers, and returns one row.
 """

@@ -279,7 +279,7 @@ def _encode_chunk(
             updates,
             attackers,
             tally.round_key,
-            batch.defence_state.drift_direction,
+            batch.defence_state.direction,
         )
     with result.clock.phase("tally"):
         result.removals = count_defended(settings, tally, ballots, attackers, batch.defence_state)

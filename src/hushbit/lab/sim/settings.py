@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CONFIG = "config.toml"  # the file of a run folder that holds the settings
 PARTITIONS = ("per-user", "iid", "dirichlet", "shards", "writer")
 ATTACK_CHOICES = ("none", *ATTACKS)
-DEFENCES = ("none", "scores", "spectral", *ROBUST_MEANS)
+DEFENCES = ("none", "scores", *ROBUST_MEANS)
 MECHANISMS = (
     "fedavg",
     "gaussian",

@@ -1,14 +1,14 @@
-"""Time of the aggregation with and without the ballot filter, by number of users.
+"""Time of the aggregation with and without the defence, by number of users.
 
-    python benchmarks/filter.py [--dim 7850] [--users 1000 10000 100000] [--repeats 300]
-                                [--threads 1] [--json]
+    python benchmarks/defence.py [--dim 7850] [--users 1000 10000 100000] [--repeats 300]
+                                 [--threads 1] [--json]
 
 Aggregation is the work of the server: count the ballots of a round and decode the mean. Times are
 CPU time on one thread and wall time on several: the minimum over repeats, which are interleaved so
-that other load affects all alike. The round is one in the middle of training, with a score history
-of earlier rounds. "excluded" is the same round with 30 % of the users excluded before. "scores" and
-"scores_excluded" are the same with `Defence` instead of the filter. The ballots are those of zero
-updates, because the time does not depend on the updates.
+that other load affects all alike. The round is one in the middle of training, with the state of
+earlier rounds. "defended" is with `Defence`, "excluded" is the same round with 30 % of the users
+excluded before. The ballots are those of zero updates, because the time does not depend on the
+updates.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import numpy as np
 
 from hushbit.cpa import CPA
 from hushbit.defence.defence import Defence, State
-from hushbit.defence.filter import ScoreHistory, filtered_tally
 from hushbit.encoding.clip_and_rotate import cached_rotation
 from hushbit.kernels import threads
 from hushbit.wire.ballot import Ballots
@@ -51,23 +50,18 @@ def random_ballots(mechanism: Rotated, users: int) -> Ballots:
     )
 
 
-def history_of(users: int, share: float) -> ScoreHistory:
-    """A score history after twenty rounds, with a share of the users excluded."""
-    rng = np.random.default_rng(1)
-    excluded = rng.uniform(size=users) < share
-    sums = np.where(excluded, -40.0, 10.0) + rng.normal(size=users)
-    shared, everyone = rng.normal(size=users), np.ones(users, dtype=np.bool_)
-    return ScoreHistory(sums, sums, np.full(users, 10.0), shared, excluded, everyone)
-
-
 def state_of(users: int, share: float) -> State:
-    """The state of `Defence` after the same rounds."""
-    history, state = history_of(users, share), Defence().start(users)
-    held = history.excluded.astype(np.float64)
-    last_round = np.full(users, float(KEY.round))
-    changed = {"evidence": 50 * held, "excluded": held, "shared": history.shared}
-    sums = {"sum": history.mean + history.drift, "noise": 2 * history.rounds}
-    return state | changed | sums | {"last_round": last_round}
+    """The state of the defence after twenty rounds, with a share of the users excluded."""
+    rng = np.random.default_rng(1)
+    excluded = (rng.uniform(size=users) < share).astype(np.float64)
+    return Defence().start(users) | {
+        "evidence": 50 * excluded,
+        "sum": np.where(excluded, -80.0, 20.0) + 2 * rng.normal(size=users),
+        "noise": np.full(users, 20.0),
+        "excluded": excluded,
+        "shared": rng.normal(size=users),
+        "last_round": np.full(users, float(KEY.round)),
+    }
 
 
 def min_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[str, float]:
@@ -85,34 +79,25 @@ def min_seconds(works: dict[str, Work], repeats: int, clock: Clock) -> dict[str,
 
 
 def measured(dim: int, users: int, repeats: int, clock: Clock) -> dict[str, float]:
-    """Seconds of one aggregation, plain and filtered."""
+    """Seconds of one aggregation, without and with the defence."""
     mechanism = Rotated(CPA(dim, EPSILON, CLIP / 2 / math.sqrt(dim), clip=CLIP))
     ballots = random_ballots(mechanism, users)
-    drift_direction = np.random.default_rng(2).normal(size=dim)
+    direction = np.random.default_rng(2).normal(size=dim)
 
     def plain() -> object:
         tally = mechanism.tally(KEY, histogram=False)
         tally.add_many(ballots)
         return mechanism.estimate(tally)
 
-    def filtered(history: ScoreHistory) -> object:
-        tally, _ = filtered_tally(
-            mechanism, ballots, KEY, history=history, drift_direction=drift_direction
-        )
+    def defended(state: State) -> object:
+        tally, _ = Defence().count(mechanism, ballots, KEY, state, direction)
         return mechanism.estimate(tally)
 
-    def scored(state: State) -> object:
-        tally, _ = Defence().count(mechanism, ballots, KEY, state, drift_direction)
-        return mechanism.estimate(tally)
-
-    honest, excluded = history_of(users, 0.0), history_of(users, ATTACKERS)
-    states = [state_of(users, share) for share in (0.0, ATTACKERS)]
+    honest, excluded = state_of(users, 0.0), state_of(users, ATTACKERS)
     works: dict[str, Work] = {
         "plain": plain,
-        "filtered": lambda: filtered(honest),
-        "excluded": lambda: filtered(excluded),
-        "scores": lambda: scored(states[0]),
-        "scores_excluded": lambda: scored(states[1]),
+        "defended": lambda: defended(honest),
+        "excluded": lambda: defended(excluded),
     }
     return {"users": users, **min_seconds(works, repeats, clock)}
 
@@ -138,7 +123,7 @@ def main() -> None:
         measured(options.dim, users, max(3, options.repeats * 1000 // max(users, 1000)), clock)
         for users in options.users
     ]
-    names = ("plain", "filtered", "excluded", "scores", "scores_excluded")
+    names = ("plain", "defended", "excluded")
     slopes = {name: exponent(rows, name) for name in names} if len(rows) > 1 else {}
     if options.json:
         print(json.dumps({"rows": rows, "exponents": slopes}))
