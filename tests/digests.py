@@ -36,7 +36,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         *("--defence", "scores"),
     ),
     "attack and defence": (
-        *("--mechanism", "cpa", "--epsilon-per-bit", "3", "--users", "80", "--rounds", "5"),
+        *("--mechanism", "cpa", "--epsilon-per-bit", "3", "--users", "80", "--rounds", "9"),
         *("--attack", "directed", "--attackers", "0.3", "--defence", "scores"),
     ),
 }

@@ -277,6 +277,13 @@ def test_honest_users_stay_over_rounds(seed):
         assert sum(result.removed for result in rounds_of(places, 15, seed)) == 0
 
 
+def test_no_ballots_are_no_error():
+    ballots = encode(MECHANISM, honest_updates("equal", users=30))[:0]
+    state = DEFENCE.start(0)
+    tally, result = DEFENCE.count(MECHANISM, ballots, KEY, state, np.ones(MECHANISM.dim))
+    assert tally.count == result.removed == 0
+
+
 def test_newcomers_count_more_the_longer_they_are_seen():
     ballots = encode(MECHANISM, honest_updates("equal"))
     for seen, low, high in ((0, 0.0, 0.0), (5, 0.15, 0.35), (ENROLMENT, 1.0, 1.0)):

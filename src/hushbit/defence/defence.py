@@ -116,7 +116,7 @@ class Defence:
 
     def slack(self, users: int, number: int) -> float:
         """The largest noise of the honest scores of a round: 3 directions, 2 sides, all repeats."""
-        return math.sqrt(2 * math.log(2 * 6 * REPEATS * users / self.rate_in(number)))
+        return math.sqrt(2 * math.log(2 * 6 * REPEATS * max(users, 1) / self.rate_in(number)))
 
     def most_with_evidence(self, users: int, number: int) -> float:
         """The largest number of honest users with E > ln(1 / false_positive_rate) in a round.

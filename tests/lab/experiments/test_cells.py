@@ -182,7 +182,7 @@ def test_a_cell_that_is_older_than_some_figures_is_read(tmp_path):
 
 def test_users_removed_in_some_round_are_more_than_those_removed_in_a_round():
     attacked = dataclasses.replace(
-        SMALL, users=80, rounds=5, epsilon_per_bit=3.0, attack="directed", attackers=0.3
+        SMALL, users=80, rounds=9, epsilon_per_bit=3.0, attack="directed", attackers=0.3
     )
     found = run_outcome(dataclasses.replace(attacked, defence="scores"))
     assert 0 < found.removed_attackers < found.ever_removed_attackers <= 100
