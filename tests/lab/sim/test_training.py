@@ -1,6 +1,7 @@
 """Local training equals a plain loop over torch modules, with the same bits for any grouping."""
 
 import dataclasses
+import gc
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from hushbit.lab.sim.training import (
     local_updates,
     normalised,
     store_rows,
+    tile_size,
 )
 
 
@@ -269,3 +271,17 @@ def test_wrong_weights_and_labels_are_refused_before_training(value: float, clas
 def test_optimizers_are_checked(make) -> None:
     with pytest.raises(InvalidInput):
         make()
+
+
+def count_tensors():
+    gc.collect()
+    return sum(type(one) is torch.Tensor for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "cnn2"])
+def test_tile_size_keeps_no_tensors(name):
+    """A few kept tensors in each round would fill the memory after some hundred runs."""
+    model = build_model(name, (1, 28, 28), 10)
+    before = count_tensors()
+    assert tile_size(model, 16) > 0
+    assert count_tensors() == before

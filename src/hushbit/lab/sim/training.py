@@ -239,12 +239,14 @@ def _saved_floats(model: Model) -> int:
     """Return how many floats torch saves for the gradient of one sample."""
     sizes: list[int] = []
 
-    def note(saved: Tensor) -> Tensor:
-        sizes.append(saved.numel())
-        return saved
+    def unpack(_: None) -> Tensor:
+        raise NotImplementedError("no gradient is computed here")
 
     flat = torch.zeros(model.dim, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+    # Only sizes are kept: a tensor that its own graph keeps would never be freed.
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda saved: sizes.append(saved.numel()), unpack
+    ):
         model.apply(flat, torch.zeros(1, *model.input_shape))
     return max(sum(sizes) - model.dim, 0)
 
