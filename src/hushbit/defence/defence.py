@@ -9,29 +9,29 @@ the product of y with a direction of length 1: its noise has variance 1, and an 
             last round minus those with low scores, a step of the power method
     model   on the direction of the model (`model_direction`), which is public before the ballots
 
-Two numbers per user are kept from the sixth round on: the evidence E = max(0, E - model - 1/2), the
-logarithm of the likelihood ratio of a push of one noise against the model to no push; and the sum S
-of mean and model scores, faded, with the variance n of its noise. Four tests remove ballots:
+From the sixth round on two numbers are kept for each user: the evidence
+E = max(0, E - model - 1/2), the logarithm of the likelihood ratio of a push of one noise against
+the model to no push; and the sum of model scores about their median, faded. Five tests remove
+ballots:
 
     bits       bits that are not fair coins, which honest bits are for any data (Hoeffding)
     range      a score beyond max_score and the noise (Hoeffding)
-    asymmetry  a group that scores on one side of the others (`hushbit.defence.asymmetry`)
-    evidence   E > ln(1 / false_positive_rate), if more users have that than half of
-               `natural_share` and chance; and the same for S^2 / (2 n) of users with negative S.
-               They stay out while E > 0 or S < 0
+    asymmetry  a group that scores on one side of the others, on mean or shared, in more than half
+               of the last rounds (`hushbit.defence.asymmetry`)
+    sum        the same for the sum, where the group is against the model
+    evidence   E > ln(users / false_positive_rate), if more users have that than `natural_share` and
+               chance. They stay out while E > 0
 
-If the scores of all honest users but `natural_share` are symmetric about their median, and at most
-half of `natural_share` have a negative expected score on the model or on both directions together,
-the tests remove any honest user in a whole run with probability of at most `false_positive_rate`.
-Each of bits with range, asymmetry, and evidence has a third of it; round t of a run has the part
-1 / (t (t + 1)), and these parts sum to 1. A test that would remove more than half of the users is
-not applied.
+If the scores and sums of all honest users but `natural_share` are symmetric about their median, and
+at most `natural_share` have a negative expected score on the model, the tests remove any honest
+user in a whole run with probability of at most `false_positive_rate`. Each of bits with range,
+asymmetry with sum, and evidence has a third of it; round t of a run has the part 1 / (t (t + 1)),
+and these parts sum to 1. A test that would remove more than half of the users is not applied.
 """
 
 import hmac
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -47,12 +47,18 @@ from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import RoundKey
 
 State = dict[str, Floats]
-COLUMNS = ("evidence", "sum", "noise", "excluded", "shared", "last_round", "seen")
+COLUMNS = (
+    *("evidence", "excluded", "sum", "behind", "asymmetric"),
+    *("shared", "last_round", "seen"),
+)
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
 SETTLING = 5  # rounds before the first sums: early directions say most about users' differences
+MEMORY = 5  # rounds of the mean share of rounds in which asymmetry marks a user
+SUM_MEMORY = 10  # rounds of the sums, as of the server's momentum, and of their marks
+START_SHARE = 0.62  # before the first round: in the first three rounds one mark is enough
 BIAS_BITS = 1024  # few bits show a bias
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
-TESTS = 2 * REPEATS  # of asymmetry in a round
+TESTS = 2 * REPEATS + 1  # of asymmetry in a round
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
 MANY_KINDS = 0.5
@@ -98,7 +104,7 @@ class Defence:
             if not 0 < check_float(name, getattr(self, name)) < 0.5:
                 raise InvalidInput(f"{name} must lie in (0, 0.5); got {getattr(self, name)!r}")
 
-    @cached_property
+    @property
     def rate(self) -> float:
         """The rate of one of the three parts over the whole run."""
         return self.false_positive_rate / 3
@@ -107,26 +113,23 @@ class Defence:
         """The rate of one part in round `number` (from 1)."""
         return self.rate / (number * (number + 1))
 
-    def fading(self, users: int) -> float:
-        """The factor of the sums per round.
-
-        Their memory is as long as it takes to find a push of one noise among all users.
-        """
-        return 1 - 1 / (2 * math.log(users / self.rate))
-
     def slack(self, users: int, number: int) -> float:
         """The largest noise of the honest scores of a round: 3 directions, 2 sides, all repeats."""
         return math.sqrt(2 * math.log(2 * 6 * REPEATS * max(users, 1) / self.rate_in(number)))
 
-    def most_with_evidence(self, users: int, number: int) -> float:
-        """The largest number of honest users with E > ln(1 / false_positive_rate) in a round.
+    def least_evidence(self, users: int) -> float:
+        """ln(users / false_positive_rate): few honest users have more in a round by chance."""
+        return math.log(max(users, 1) / self.false_positive_rate)
 
-        Half of `natural_share` may have it for their data. Each of the others has it with
-        probability of at most `false_positive_rate`; Bernstein's inequality bounds their number.
+    def most_with_evidence(self, users: int, number: int) -> float:
+        """The largest number of honest users with more than `least_evidence` in a round.
+
+        `natural_share` may have it for their data. Of the others `false_positive_rate` users have
+        it in expectation; Bernstein's inequality bounds their number.
         """
-        expected, log_rate = self.false_positive_rate * users, -math.log(self.rate_in(number) / 2)
+        expected, log_rate = self.false_positive_rate, -math.log(self.rate_in(number) / 2)
         chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
-        return self.natural_share / 2 * users + chance
+        return self.natural_share * users + chance
 
     def asymmetry_limits(self, users: int, number: int) -> tuple[float, float]:
         """Natural users, and 2 ln(1 / rate) of one of the tests of asymmetry in a round."""
@@ -135,7 +138,8 @@ class Defence:
     def start(self, users: int, *, enrolled: bool = True) -> State:
         """The rows of users before their first round; `enrolled` before the first round of all."""
         state = {name: np.zeros(check_int("users", users, 0)) for name in COLUMNS}
-        return state | {"seen": np.full(users, float(ENROLMENT * enrolled))}
+        start = {"asymmetric": START_SHARE, "seen": float(ENROLMENT * enrolled)}
+        return state | {name: np.full(users, value) for name, value in start.items()}
 
     def count(
         self,
@@ -156,7 +160,8 @@ class Defence:
         tally = mechanism.tally(round_key, histogram)
         tally.check_ballots(ballots)
         tally.check_voters(ballots.users)
-        state = self.start(users) if state is None else state
+        if state is None:  # one round is all that is known
+            state = self.start(users) | {"asymmetric": np.ones(users)}
         check_state(state, users)
         if direction is not None:
             check_direction(direction, mechanism.dim)
@@ -189,33 +194,67 @@ class Defence:
             first = decoded.score(*groups, direction)
         else:
             first = power_scores(decoded, counted, direction)
-        present, scores, outside = self.test_round(
-            decoded, counted, voters, first, direction, number
-        )
-        held = state["excluded"] > 0
+        alike, scores, outside = self.test_round(decoded, counted, voters, first, direction, number)
+        marked_now = counted & ~alike & ~outside
+        asymmetric = recent_share(state["asymmetric"], marked_now, MEMORY)
+        present = counted & ~outside & ~(marked_now & (asymmetric > 0.5))
         after = state | {
+            "asymmetric": asymmetric,
             "shared": first[1],
             "last_round": np.full(decoded.users, float(number)),
             "seen": state["seen"] + 1,
         }
-        evidence = before = state["evidence"]
-        if direction is not None and number > SETTLING:
-            users, memory = int(np.count_nonzero(voters)), (before, state["sum"], state["noise"])
-            evidence, sums, noise = add_scores(*memory, scores, present, self.fading(present.size))
-            least, most = (
-                -math.log(self.false_positive_rate),
-                self.most_with_evidence(users, number),
-            )
-            held = held_by_evidence(evidence, sums, noise, held, voters, least, most)
-            after |= {"sum": sums, "noise": noise, "excluded": held.astype(np.float64)}
-        accepted = present & ~held
+        before = state["evidence"]
+        if direction is not None and number > SETTLING and present.any():
+            after |= self.add_scores(state, scores[2], present, voters, number)
+        evidence = after["evidence"]
+        held = held_users(after)
+        accepted = present & ~(held & is_minority(held, voters))
         if not is_minority(~accepted, voters):
             accepted = present
         # Evidence does not fall where the ballot is removed now, and stays for newcomers.
         evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
         after["evidence"] = np.where(waiting, before, evidence)
-        marked = {"newcomers": waiting, "bits": biased, "range": outside, "evidence": held}
-        return DefenceResult(accepted, marked | {"asymmetry": ~present}, after)
+        marked = {
+            "newcomers": waiting,
+            "bits": biased,
+            "range": outside,
+            "evidence": after["excluded"] > 0,
+            "sum": after["behind"] > 0.5,
+            "asymmetry": ~present,
+        }
+        return DefenceResult(accepted, marked, after)
+
+    def add_scores(
+        self,
+        state: State,
+        scores: Floats,
+        present: Flags,
+        voters: Flags,
+        number: int,
+    ) -> State:
+        """The columns of evidence and sums after a round with these scores on the model."""
+        users = int(np.count_nonzero(voters))
+        scores = scores if median_is_positive(scores, present) else -scores
+        evidence = add_evidence(state["evidence"], scores, present)
+        excluded = (state["excluded"] > 0) & (evidence > 0)
+        strong = voters & (evidence > self.least_evidence(users))
+        if np.count_nonzero(strong) > self.most_with_evidence(users, number):
+            excluded |= strong
+        trusted = present & ~held_users(state)
+        if not trusted.any():  # nothing to compare with
+            return {"evidence": evidence}
+        sums = (1 - 1 / SUM_MEMORY) * state["sum"] + scores - np.median(scores[trusted])
+        limits = self.asymmetry_limits(users, number)
+        group = asymmetric_group(sums, voters, trusted, *limits)
+        group &= sums < np.median(sums[trusted])
+        behind = recent_share(state["behind"], group, SUM_MEMORY)
+        return {
+            "evidence": evidence,
+            "excluded": (excluded & is_minority(excluded, voters)).astype(np.float64),
+            "sum": sums,
+            "behind": behind,
+        }
 
     def test_round(
         self,
@@ -293,50 +332,34 @@ def out_of_range(scores: Floats, limits: Floats, present: Flags) -> Flags:
     return out
 
 
-@njit
-def add_scores(
-    evidence: Floats, sums: Floats, noise: Floats, scores: Floats, present: Flags, fading: float
-) -> tuple[Floats, Floats, Floats]:
-    """Evidence, sums of mean and model scores, and the variance of their noise after a round.
+def recent_share(share: Floats, marked: Flags, rounds: int) -> Floats:
+    """The exponential mean, over about so many rounds, of whether a user was marked."""
+    return np.asarray(share + (marked - share) / rounds)
 
-    The signs are such that the median of the present users is not negative: if attackers move the
-    model, its direction is reversed, because the majority is honest. Positive scores of users who
-    are not present do not lower their evidence, because their ballots do not count.
-    """
-    mean_sign = model_sign = 0
+
+def held_users(state: State) -> Flags:
+    """The users whom evidence or the sum excludes."""
+    return np.asarray((state["excluded"] > 0) | (state["behind"] > 0.5))
+
+
+@njit
+def median_is_positive(scores: Floats, present: Flags) -> bool:
+    """Whether at least half of the scores of present users are not negative."""
+    sign = 0
     for user in range(present.size):
         if present[user]:
-            mean_sign += 1 if scores[0, user] >= 0 else -1
-            model_sign += 1 if scores[2, user] >= 0 else -1
-    mean = scores[0] if mean_sign >= 0 else -scores[0]
-    model = scores[2] if model_sign >= 0 else -scores[2]
-    against = np.where(present, -model, np.maximum(-model, 0.0))
-    new_evidence = np.maximum(evidence + against - 0.5, 0.0)
-    return new_evidence, fading * sums + mean + model, fading**2 * noise + 2
+            sign += 1 if scores[user] >= 0 else -1
+    return sign >= 0
 
 
 @njit
-def held_by_evidence(
-    evidence: Floats,
-    sums: Floats,
-    noise: Floats,
-    held: Flags,
-    voters: Flags,
-    least: float,
-    most: float,
-) -> Flags:
-    """The users who are held in this round; `held` are those of the round before.
+def add_evidence(evidence: Floats, scores: Floats, present: Flags) -> Floats:
+    """The evidence after a round.
 
-    New are users with more evidence than `least`, if they are more than `most`; and the same with
-    the exponent of Hoeffding's inequality for a negative sum.
+    A positive score of a user who is not present does not lower it: the ballot does not count.
     """
-    behind = np.minimum(sums, 0.0) ** 2 / (2 * np.maximum(noise, 1.0))
-    found = held & ((evidence > 0) | (behind > 0))
-    for strength in (evidence, behind):
-        group = voters & (strength > least)
-        if np.count_nonzero(group) > most:
-            found |= group
-    return found if is_minority(found, voters) else np.zeros_like(found)
+    against = np.where(present, -scores, np.maximum(-scores, 0.0))
+    return np.maximum(evidence + against - 0.5, 0.0)
 
 
 @njit
@@ -374,7 +397,7 @@ def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey, most:
 
 def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Flags]:
     """The users who are counted at first, above and below the median of their last scores."""
-    counted = ~(biased | waiting | (state["excluded"] > 0))
+    counted = ~(biased | waiting | held_users(state))
     if not is_minority(~counted, ~waiting):
         counted = ~(biased | waiting)
     scores = state["shared"] if continues(state) else random_scores(biased.size)

@@ -3,12 +3,12 @@
     without defence   f · sigma · sqrt(dim)                 proved; the attack `directed` attains it
     one round         f · (largest_norm + z · sigma)        along the mean of the others and the
                                                             direction of the model
-    every round       n · (largest_norm + z · sigma) + (f - n) · sigma · (1/2 + ln(1 / rate) / T)
+    every round       n · (largest_norm + z · sigma) + (f - n) · sigma · (1/2 + L / T)
                                                             mean over T rounds after the
                                                             fifth, against the model
 
-z is `Defence.slack` (times sqrt(3) on the shared direction), rate the `false_positive_rate`, and
-n <= f the share of users who may have more evidence than ln(1 / rate). Shift means what the
+z is `Defence.slack` (times sqrt(3) on the shared direction), L is `Defence.least_evidence`, and
+n <= f the share of users who may have more evidence than L. Shift means what the
 attackers' ballots contribute to the mean of the accepted ballots, noise included, per ballot of the
 round. Both bounds with defence hold for any data of the others, as long as all users take part in
 every round and the tests mark at most half of them: a test that marks more is not applied.
@@ -22,9 +22,9 @@ present users non-negative, and E and E' the evidence before and after.
 - not accepted: E' >= E - 1/2, because positive scores lower the evidence only if the ballot counts.
 
 The sum over the rounds up to the user's last accepted ballot gives, for the scores of accepted
-ballots, sum of -x <= T / 2 + E'. Evidence of more than n users above ln(1 / rate) holds all of
+ballots, sum of -x <= T / 2 + E'. Evidence of more than n users above L holds all of
 them, and they count as users with evidence for as long as they have it. So at most n users ever
-have an accepted ballot after which E' is above ln(1 / rate); only the range bounds these.
+have an accepted ballot after which E' is above L; only the range bounds these.
 
 The direction is that of the model where the majority moves with the model, and its reverse where
 the majority moves against it; pushes along a model that attackers move are not bounded as such.
@@ -74,7 +74,7 @@ def defended_shift(
     if clip is not None:
         norm = min(norm, check_positive("clip", clip))
     once = norm / scale.noise + defence.slack(users, rounds)
-    lasting = 0.5 - math.log(defence.false_positive_rate) / rounds
+    lasting = 0.5 + defence.least_evidence(users) / rounds
     free = min(share, defence.most_with_evidence(users, rounds) / users)
     open_shift = share * scale.noise * math.sqrt(mechanism.dim)
     one_round = min(open_shift, share * scale.noise * once)

@@ -5,6 +5,8 @@ experiments differ in their tasks: `robustness` (linear models on MNIST and Fash
 `robustness-mlp` (MNIST) and `robustness-cnn2` (CIFAR-10). A claim that fails is shown as failed.
 
 Seeds 1 to 3, 11, 12 and 101 to 126 served the development of the defences and are not reported.
+Reports on seeds 301 to 310 and 311 to 320 were ended by their clean runs, which the rules of then
+failed; the present rules were chosen on some of these seeds.
 """
 
 import dataclasses
@@ -29,8 +31,7 @@ from hushbit.lab.experiments.paper import STATED
 from hushbit.lab.experiments.results import Check
 from hushbit.lab.sim.settings import Settings
 
-# The first report, seeds 301 to 310, was ended by its clean runs, which the rules of then failed.
-FIRST_SEED = 311
+FIRST_SEED = 321
 ROUNDS, USERS, WRITERS = 60, 1000, 539
 DIM = {"linear": 7850, "mlp": 25_818, "cnn2": 9422}
 # Local rate and l2 clip of each model. The radius is half the spread of a rotated clipped update:
