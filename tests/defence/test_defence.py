@@ -14,9 +14,8 @@ from hushbit.defence.defence import (
     ENROLMENT,
     REPEATS,
     Defence,
-    add_scores,
+    add_evidence,
     first_groups,
-    held_by_evidence,
     model_direction,
     newcomers_waiting,
     out_of_range,
@@ -36,11 +35,16 @@ def decide(decoded, state, step, number, defence=DEFENCE):
     return defence.decide(decoded, state, step, number, nobody, nobody, groups)
 
 
-def held_in(evidence, held, voters, number, defence=DEFENCE):
-    """The users whom evidence holds in a round."""
-    most = defence.most_with_evidence(int(voters.sum()), number)
-    least, zero = -math.log(defence.false_positive_rate), np.zeros(voters.size)
-    return held_by_evidence(evidence, zero, zero, held, voters, least, most)
+def add(state, scores, number, defence=DEFENCE):
+    """The state after a round of enrolled and present users with these scores on the model."""
+    everyone = np.ones(scores.size, dtype=np.bool_)
+    return state | defence.add_scores(state, scores, everyone, everyone, number)
+
+
+def excluded(evidence, number=20, before=0.0):
+    """The users whom evidence excludes in a round in which all scores are zero."""
+    rows = {"evidence": evidence + 0.5, "excluded": np.full(evidence.size, before)}
+    return add(DEFENCE.start(evidence.size) | rows, np.zeros(evidence.size), number)["excluded"] > 0
 
 
 def rounds_of(places, count, seed=0, dim=500):
@@ -73,15 +77,15 @@ def test_evidence_is_a_supermartingale_for_users_who_do_not_push(dim):
 
 def test_fewer_honest_users_have_evidence_than_the_bound_allows():
     """2000 users with scores of pure noise over 100 rounds; nobody is natural."""
-    defence, rng = Defence(false_positive_rate=0.3, natural_share=1e-9), np.random.default_rng(0)
-    everyone = np.ones(2000, dtype=np.bool_)
-    evidence, most = np.zeros(2000), 0
+    defence, rng = Defence(false_positive_rate=0.49, natural_share=1e-9), np.random.default_rng(0)
+    state, counts = defence.start(2000), []
     for number in range(1, 101):
-        scores = rng.choice([-1.0, 1.0], (2000, 9)).sum(axis=1) / 3
-        evidence = np.maximum(evidence - scores - 0.5, 0.0)
-        assert not held_in(evidence, ~everyone, everyone, number, defence).any()
-        most = max(most, int((evidence > -math.log(0.3)).sum()))
-    assert 300 < most < defence.most_with_evidence(2000, 1) < 900
+        state = add(state, rng.choice([-1.0, 1.0], (2000, 9)).sum(axis=1) / 3, number, defence)
+        assert not state["excluded"].any()
+        counts.append(int((state["evidence"] > defence.least_evidence(2000)).sum()))
+    # At most 0.49 users are expected in a round.
+    assert 0 < sum(counts) < 49
+    assert max(counts) < defence.most_with_evidence(2000, 1) < 20
 
 
 @pytest.mark.parametrize("p", [0.3, 0.1, 0.01])
@@ -95,54 +99,75 @@ def test_evidence_of_one_round_exceeds_its_limit_with_at_most_the_probability(p)
             assert share <= p + 4 * math.sqrt(p / 50_000)
 
 
-def test_a_group_is_held_and_each_user_returns_without_evidence():
-    everyone, evidence = np.ones(1000, dtype=np.bool_), np.zeros(1000)
-    nobody, least = ~everyone, -math.log(DEFENCE.false_positive_rate)
+def test_a_group_is_excluded_and_each_user_returns_without_evidence():
+    evidence, least = np.zeros(1000), math.log(1000 / 0.01)
     log_rate = -math.log(DEFENCE.rate_in(20) / 2)
-    most = int(50 + 10 + math.sqrt(20 * log_rate) + 2 * log_rate / 3)
+    most = int(100 + 0.01 + math.sqrt(0.02 * log_rate) + 2 * log_rate / 3)
+    assert 105 < most < 115
     evidence[:most] = least + 0.1
-    assert not held_in(evidence, nobody, everyone, 20).any()
+    assert not excluded(evidence).any()
     evidence[most] = least + 0.1
-    held = held_in(evidence, nobody, everyone, 20)
-    assert (held == (evidence > 0)).all()
-    # Held users stay until their evidence is zero; a few new ones are no group.
+    assert (excluded(evidence) == (evidence > 0)).all()
+    # Users stay excluded until their evidence is zero; a few new ones are no group.
     later = np.where(np.arange(1000) < 50, 0.5, 0.0)
     later[50:52] = 0, least + 0.1
-    again = held_in(later, held & (np.arange(1000) < 51), everyone, 20)
-    assert again.nonzero()[0].tolist() == [*range(50)]
+    before = (np.arange(1000) < 51).astype(float)
+    assert excluded(later, before=before).nonzero()[0].tolist() == [*range(50)]
 
 
-def test_natural_users_with_evidence_are_kept():
-    """Half of the natural share works against the model in every round."""
-    places = np.where(np.arange(1000) < 50, -2.0, 1.5)
+def test_natural_users_against_the_model_are_kept():
+    """The natural share works against the model in every round."""
+    places = np.where(np.arange(1000) < 100, -2.0, 1.5)
     assert rounds_of(places, 20)[-1].accepted.all()
 
 
-def test_evidence_does_not_hold_a_majority():
-    everyone = np.ones(100, dtype=np.bool_)
+def test_evidence_does_not_exclude_a_majority():
     evidence = np.where(np.arange(100) < 51, 99.0, 0.0)
-    assert not held_in(evidence, ~everyone, everyone, 1).any()
-    assert held_in(evidence[1:], ~everyone[1:], everyone[1:], 1).sum() == 0
-    assert held_in(evidence[2:], ~everyone[2:], everyone[2:], 1).sum() == 49
+    assert not excluded(evidence, 1).any()
+    assert not excluded(evidence[1:], 1).any()
+    assert excluded(evidence[2:], 1).sum() == 49
 
 
-def test_sums_fade_and_the_variance_of_their_noise_is_counted():
-    everyone, memory, fading = np.ones(3, dtype=np.bool_), (np.zeros(3),) * 3, 0.9
-    for score in (4.0, 2.0):
-        # Both medians are negative, so the signs are reversed.
-        scores = np.array([[-score] * 3, [9.0] * 3, [-3 * score, -3 * score, 4 * score]])
-        memory = add_scores(*memory, scores, everyone, fading)
-    evidence, sums, noise = memory
-    assert sums == pytest.approx([16 * fading + 8] * 2 + [-12 * fading - 6])
-    assert noise == pytest.approx([2 * fading**2 + 2] * 3)
-    assert evidence == pytest.approx([0, 0, 23.0])
+def test_sums_are_about_the_median_and_fade():
+    state = DEFENCE.start(3)
+    for scores in ([-6.0, -4.0, 9.0], [1.0, 2.0, 4.0]):  # the first median is reversed
+        state = add(state, np.array(scores), 7)
+    assert state["sum"] == pytest.approx([0.9 * 2 - 1, 0, 0.9 * -13 + 2])
+    assert state["evidence"] == pytest.approx([0, 0, 8.5 - 4.5])
 
 
 def test_good_scores_of_absent_users_do_not_lower_evidence():
-    present, scores = np.array([True, True, True, False, False]), np.zeros((3, 5))
-    scores[2] = 1, 1, -2, 4, -4
-    evidence, _, _ = add_scores(np.full(5, 3.0), np.zeros(5), np.zeros(5), scores, present, 0.9)
-    assert evidence == pytest.approx([1.5, 1.5, 4.5, 2.5, 6.5])
+    present, scores = np.array([True, True, True, False, False]), np.array([1.0, 1, -2, 4, -4])
+    assert add_evidence(np.full(5, 3.0), scores, present) == pytest.approx(
+        [1.5, 1.5, 4.5, 2.5, 6.5]
+    )
+
+
+def test_sums_of_honest_users_who_differ_much_exclude_nobody():
+    """Many users work against the model in every round, and as many work for it."""
+    places, rng = np.random.default_rng(4).normal(1.0, 1.1, 1000), np.random.default_rng(5)
+    state = DEFENCE.start(1000)
+    for number in range(1, 61):
+        state = add(state, places + rng.normal(size=1000), number)
+        assert not state["behind"].any()
+    assert (state["sum"] < -8).sum() > 100
+
+
+def test_a_mark_of_asymmetry_removes_in_the_first_rounds_or_if_it_is_repeated():
+    """A group that is on one side in a single late round stays."""
+    pushing = np.arange(400) < 120
+    means, _ = planted(400, 500, np.where(pushing, 14.0, 0.0))
+    honest = packed(votes(np.zeros((400, 500)), 9))
+    assert decide(packed(votes(means)), DEFENCE.start(400), None, 1).removed == 120
+    state, removed = DEFENCE.start(400), []
+    for number in range(1, 16):
+        decoded = honest if number in (1, 2, 3, 4, 5, 6, 8, 9) else packed(votes(means, number))
+        result = decide(decoded, state, None, number)
+        state = result.state
+        removed.append(result.removed)
+    assert not any(removed[:9])  # alone in round 7
+    assert removed[9:11] == [0, 0]
+    assert removed[11:] == [120] * 4
 
 
 def test_the_range_kernel_equals_its_definition():
@@ -163,16 +188,16 @@ def test_users_who_differ_as_honest_users_do_are_not_held_in():
 def test_held_users_return_when_their_evidence_is_zero():
     places, held = np.ones(200), []
     state = DEFENCE.start(200)
-    for number in range(1, 80):
-        places[:50] = -3.0 if number <= 10 else 1.5
+    for number in range(1, 120):
+        places[:50] = -3.0 if number <= 14 else 1.5
         means, axis = planted(200, 500, places)
         result = decide(packed(votes(means, number)), state, axis, number)
         state = result.state
         held.append(int((~result.accepted)[:50].sum()))
     assert held[0] == 0
-    assert held[9] == 50
+    assert held[13] == 50
     assert held[-1] <= 2
-    assert sum(held) > 600  # it takes more rounds to lose evidence than to collect it
+    assert sum(held) > 1200  # it takes more rounds to lose evidence than to collect it
 
 
 def test_the_direction_of_the_model():
@@ -249,25 +274,23 @@ def test_a_small_push_is_found_over_rounds_and_not_in_one_round():
     assert results[0].removed == 0
     assert (~results[-1].accepted[attackers]).mean() > 0.95
     assert results[-1].accepted[~attackers].all()
-    assert results[-1].removed_by["evidence"] > 70
+    assert results[-1].removed_by["evidence"] + results[-1].removed_by["sum"] > 70
 
 
-def test_a_small_push_on_both_directions_is_found_by_the_sum():
-    """A push of 0.45 is below what evidence finds; its sum over 60 rounds is not."""
-    everyone, sums, evidence = np.ones(1000, dtype=np.bool_), np.zeros(1000), np.zeros(1000)
-    attackers, noise, rng = np.arange(1000) < 250, np.zeros(1000), np.random.default_rng(0)
-    for _ in range(60):
-        scores = rng.normal(size=(3, 1000)) + np.where(attackers, -0.45, 0.6)
-        evidence, sums, noise = add_scores(evidence, sums, noise, scores, everyone, 0.96)
-    least, most = -math.log(DEFENCE.false_positive_rate), DEFENCE.most_with_evidence(1000, 60)
-    held = held_by_evidence(evidence, sums, noise, ~everyone, everyone, least, most)
-    assert held[attackers].mean() > 0.5
-    assert not held[~attackers].any()
-    nothing = np.zeros(1000)
-    assert not held_by_evidence(nothing, -sums, noise, held, everyone, least, most)[250:].any()
-    # Held users stay while their sum is negative.
-    stay = held_by_evidence(nothing, np.where(held, -0.1, 1.0), noise, held, everyone, least, most)
-    assert (stay == held).all()
+def test_a_push_that_evidence_does_not_find_is_found_by_the_sum():
+    """A push of 0.45 is below the half noise of evidence."""
+    state, rng = DEFENCE.start(1000), np.random.default_rng(0)
+    attackers = np.arange(1000) < 250
+    for number in range(1, 41):
+        scores = rng.normal(size=1000) + np.where(attackers, -0.45, 0.6)
+        state = add(state, scores, number)
+    behind = state["behind"] > 0.5
+    assert not state["excluded"].any()
+    assert behind[attackers].mean() > 0.5
+    assert behind[~attackers].mean() < 0.05
+    for number in range(41, 61):  # they return after rounds like those of the others
+        state = add(state, rng.normal(size=1000), number)
+    assert not (state["behind"] > 0.5).any()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -21,10 +21,10 @@ def test_the_bounds_follow_their_formulas():
     bound = defended_shift(MECHANISM, 1000, 60, 0.3)
     z, log_rate = DEFENCE.slack(1000, 60), math.log(6 * 60 * 61 / 0.01)
     once = 0.2 + z * SIGMA
-    free = 0.05 + (10 + math.sqrt(20 * log_rate) + 2 * log_rate / 3) / 1000
+    free = 0.1 + (0.01 + math.sqrt(0.02 * log_rate) + 2 * log_rate / 3) / 1000
     assert bound.without_defence == pytest.approx(0.3 * SIGMA * math.sqrt(2000))
     assert bound.one_round == pytest.approx(0.3 * once)
-    lasting = SIGMA * (0.5 + math.log(100) / 60)
+    lasting = SIGMA * (0.5 + math.log(1000 / 0.01) / 60)
     assert bound.every_round == pytest.approx(free * once + (0.3 - free) * lasting)
     assert bound.every_round < bound.one_round < bound.without_defence
     few = defended_shift(MECHANISM, 1000, 60, 0.05)
@@ -66,7 +66,8 @@ def counted_pushes(strategy, rounds=60, users=200, attackers=60):
         scores = decoded.score(bad, ~bad, axis)[2]
         total -= np.where(result.accepted, scores, 0)
         state = result.state
-    return total[bad], rounds / 2 + math.log(100), DEFENCE.most_with_evidence(users, rounds)
+    bound = rounds / 2 + DEFENCE.least_evidence(users)
+    return total[bad], bound, DEFENCE.most_with_evidence(users, rounds)
 
 
 @pytest.mark.parametrize("push", [0.3, 0.6, 1.0, 3.0, 8.0])

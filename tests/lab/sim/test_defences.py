@@ -190,7 +190,7 @@ def test_warnings_name_settings_under_which_the_defence_protects_little():
     assert defence_warnings(good) == []
     assert defence_warnings(Settings(**{**BASE, "clip": None})) == []
     for change, word in (
-        ({"users": 40, "participation": 0.5}, "20 users take part in a round: too few"),
+        ({"users": 30, "participation": 0.5}, "15 users take part in a round: too few"),
         ({"attack": "flip", "attackers": 0.5}, "majority"),
         ({"clip": None, "rotate": False}, "cpa-auto"),
     ):
