@@ -56,8 +56,8 @@ def state_of(users: int, share: float) -> State:
     excluded = (rng.uniform(size=users) < share).astype(np.float64)
     return Defence().start(users) | {
         "evidence": 50 * excluded,
-        "sum": np.where(excluded, -80.0, 20.0) + 2 * rng.normal(size=users),
-        "noise": np.full(users, 20.0),
+        "sum": np.where(excluded, -20.0, 0.0) + 2 * rng.normal(size=users),
+        "behind": 0.9 * excluded,
         "excluded": excluded,
         "shared": rng.normal(size=users),
         "last_round": np.full(users, float(KEY.round)),

@@ -195,9 +195,7 @@ class Defence:
         else:
             first = power_scores(decoded, counted, direction)
         alike, scores, outside = self.test_round(decoded, counted, voters, first, direction, number)
-        marked_now = counted & ~alike & ~outside
-        asymmetric = recent_share(state["asymmetric"], marked_now, MEMORY)
-        present = counted & ~outside & ~(marked_now & (asymmetric > 0.5))
+        asymmetric, present = remove_marked(state["asymmetric"], counted, alike, outside)
         after = state | {
             "asymmetric": asymmetric,
             "shared": first[1],
@@ -208,7 +206,7 @@ class Defence:
         if direction is not None and number > SETTLING and present.any():
             after |= self.add_scores(state, scores[2], present, voters, number)
         evidence = after["evidence"]
-        held = held_users(after)
+        held = held_users(after["excluded"], after["behind"])
         accepted = present & ~(held & is_minority(held, voters))
         if not is_minority(~accepted, voters):
             accepted = present
@@ -234,27 +232,12 @@ class Defence:
         number: int,
     ) -> State:
         """The columns of evidence and sums after a round with these scores on the model."""
-        users = int(np.count_nonzero(voters))
-        scores = scores if median_is_positive(scores, present) else -scores
-        evidence = add_evidence(state["evidence"], scores, present)
-        excluded = (state["excluded"] > 0) & (evidence > 0)
-        strong = voters & (evidence > self.least_evidence(users))
-        if np.count_nonzero(strong) > self.most_with_evidence(users, number):
-            excluded |= strong
-        trusted = present & ~held_users(state)
-        if not trusted.any():  # nothing to compare with
-            return {"evidence": evidence}
-        sums = (1 - 1 / SUM_MEMORY) * state["sum"] + scores - np.median(scores[trusted])
+        users, names = int(np.count_nonzero(voters)), ("evidence", "excluded", "sum", "behind")
+        least, most = self.least_evidence(users), self.most_with_evidence(users, number)
+        columns = [state[name] for name in names]
         limits = self.asymmetry_limits(users, number)
-        group = asymmetric_group(sums, voters, trusted, *limits)
-        group &= sums < np.median(sums[trusted])
-        behind = recent_share(state["behind"], group, SUM_MEMORY)
-        return {
-            "evidence": evidence,
-            "excluded": (excluded & is_minority(excluded, voters)).astype(np.float64),
-            "sum": sums,
-            "behind": behind,
-        }
+        after = add_model_scores(*columns, scores, present, voters, least, most, *limits)
+        return dict(zip(names, after, strict=True))
 
     def test_round(
         self,
@@ -332,14 +315,62 @@ def out_of_range(scores: Floats, limits: Floats, present: Flags) -> Flags:
     return out
 
 
+@njit
 def recent_share(share: Floats, marked: Flags, rounds: int) -> Floats:
     """The exponential mean, over about so many rounds, of whether a user was marked."""
-    return np.asarray(share + (marked - share) / rounds)
+    return share + (marked - share) / rounds
 
 
-def held_users(state: State) -> Flags:
+@njit
+def remove_marked(
+    share: Floats, counted: Flags, alike: Flags, outside: Flags
+) -> tuple[Floats, Flags]:
+    """The shares of marks by asymmetry after a round, and the users left."""
+    marked = counted & ~alike & ~outside
+    share = recent_share(share, marked, MEMORY)
+    return share, counted & ~outside & ~(marked & (share > 0.5))
+
+
+@njit
+def held_users(excluded: Floats, behind: Floats) -> Flags:
     """The users whom evidence or the sum excludes."""
-    return np.asarray((state["excluded"] > 0) | (state["behind"] > 0.5))
+    return (excluded > 0) | (behind > 0.5)
+
+
+@njit
+def add_model_scores(
+    evidence: Floats,
+    excluded: Floats,
+    sums: Floats,
+    behind: Floats,
+    scores: Floats,
+    present: Flags,
+    voters: Flags,
+    least: float,
+    most: float,
+    natural: float,
+    log_rate: float,
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """The first four columns after a round.
+
+    Scores have the sign that makes the median of the present users non-negative: if attackers move
+    the model, its direction is reversed, because the majority is honest.
+    """
+    if not median_is_positive(scores, present):
+        scores = -scores
+    evidence = add_evidence(evidence, scores, present)
+    out, strong = (excluded > 0) & (evidence > 0), voters & (evidence > least)
+    if np.count_nonzero(strong) > most:
+        out |= strong
+    if not is_minority(out, voters):
+        out = np.zeros_like(out)
+    trusted = present & ~held_users(excluded, behind)
+    if trusted.any():  # else there is nothing to compare with
+        sums = (1 - 1 / SUM_MEMORY) * sums + scores - np.median(scores[trusted])
+        group = asymmetric_group(sums, voters, trusted, natural, log_rate)
+        group &= sums < np.median(sums[trusted])
+        behind = recent_share(behind, group, SUM_MEMORY)
+    return evidence, out.astype(np.float64), sums, behind
 
 
 @njit
@@ -397,7 +428,7 @@ def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey, most:
 
 def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Flags]:
     """The users who are counted at first, above and below the median of their last scores."""
-    counted = ~(biased | waiting | held_users(state))
+    counted = ~(biased | waiting | held_users(state["excluded"], state["behind"]))
     if not is_minority(~counted, ~waiting):
         counted = ~(biased | waiting)
     scores = state["shared"] if continues(state) else random_scores(biased.size)

@@ -22,8 +22,8 @@ present users non-negative, and E and E' the evidence before and after.
 - not accepted: E' >= E - 1/2, because positive scores lower the evidence only if the ballot counts.
 
 The sum over the rounds up to the user's last accepted ballot gives, for the scores of accepted
-ballots, sum of -x <= T / 2 + E'. Evidence of more than n users above L holds all of
-them, and they count as users with evidence for as long as they have it. So at most n users ever
+ballots, sum of -x <= T / 2 + E'. If more than n users have evidence above L, all of them are
+excluded, and they count as users with evidence for as long as they have it. So at most n users ever
 have an accepted ballot after which E' is above L; only the range bounds these.
 
 The direction is that of the model where the majority moves with the model, and its reverse where
