@@ -308,25 +308,28 @@ def test_no_ballots_are_no_error():
 
 
 def test_newcomers_count_more_the_longer_they_are_seen():
-    ballots = encode(MECHANISM, honest_updates("equal"))
-    for seen, low, high in ((0, 0.0, 0.0), (5, 0.15, 0.35), (ENROLMENT, 1.0, 1.0)):
-        waiting = newcomers_waiting(np.full(USERS, float(seen)), ballots, KEY, USERS)
-        assert low <= 1 - waiting.mean() <= high
-        again = newcomers_waiting(np.full(50, float(seen)), ballots[:50], KEY, USERS)
-        assert (waiting[:50] == again).all()
-    seen = np.full(USERS, 10.0)
-    other = newcomers_waiting(seen, ballots, RoundKey(b"g" * 32, 2), USERS)
-    assert (other != newcomers_waiting(seen, ballots, KEY, USERS)).any()
+    ballots, new = encode(MECHANISM, honest_updates("equal")), np.arange(USERS) < 300
+    for rounds, low, high in ((0, 0.0, 0.0), (5, 0.15, 0.35), (ENROLMENT, 1.0, 1.0)):
+        seen = np.where(new, float(rounds), ENROLMENT)
+        waiting = newcomers_waiting(seen, ballots, KEY, 10)
+        assert not waiting[~new].any()
+        assert low <= 1 - waiting[new].mean() <= high
+        again = newcomers_waiting(seen[250:], ballots[250:], KEY, 10)
+        assert (waiting[250:] == again).all()
+    seen = np.where(new, 10.0, ENROLMENT)
+    other = newcomers_waiting(seen, ballots, RoundKey(b"g" * 32, 2), 10)
+    assert (other != newcomers_waiting(seen, ballots, KEY, 10)).any()
 
 
-@pytest.mark.parametrize("most", [0.0, 7.9, 40.0])
-def test_few_newcomers_count_in_one_round(most):
+@pytest.mark.parametrize("share", [0.0, 0.039, 0.2])
+def test_few_newcomers_count_in_one_round(share):
+    """A share of the enrolled users, however many newcomers there are."""
     ballots, seen = encode(MECHANISM, honest_updates("equal")), np.full(USERS, ENROLMENT - 1.0)
     seen[::2] = ENROLMENT
-    waiting = newcomers_waiting(seen, ballots, KEY, most)
-    assert (~waiting[1::2]).sum() == int(most)
+    waiting = newcomers_waiting(seen, ballots, KEY, share)
+    assert (~waiting[1::2]).sum() == int(share * USERS / 2)
     assert not waiting[::2].any()
-    free = newcomers_waiting(seen, ballots, KEY, USERS)
+    free = newcomers_waiting(seen, ballots, KEY, 10)
     assert (free <= waiting).all()
 
 

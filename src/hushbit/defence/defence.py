@@ -47,10 +47,8 @@ from hushbit.wire.ballot import Ballots
 from hushbit.wire.keys import RoundKey
 
 State = dict[str, Floats]
-COLUMNS = (
-    *("evidence", "excluded", "sum", "behind", "asymmetric"),
-    *("shared", "last_round", "seen"),
-)
+MODEL_COLUMNS = ("evidence", "excluded", "sum", "behind")
+COLUMNS = (*MODEL_COLUMNS, "asymmetric", "shared", "last_round", "seen")
 ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
 SETTLING = 5  # rounds before the first sums: early directions say most about users' differences
 MEMORY = 5  # rounds of the mean share of rounds in which asymmetry marks a user
@@ -168,7 +166,7 @@ class Defence:
             direction = votes.to_vote_space(direction, round_key)
         number = round_key.round + 1
         biased = biased_bits(votes, ballots, self.rate_in(number) / 2)
-        waiting = newcomers_waiting(state["seen"], ballots, round_key, self.natural_share * users)
+        waiting = newcomers_waiting(state["seen"], ballots, round_key, self.natural_share)
         groups = first_groups(state, biased, waiting)
         decoded = votes.decode_each(ballots, round_key, groups)
         result = self.decide(decoded, state, direction, number, biased, waiting, groups)
@@ -232,12 +230,14 @@ class Defence:
         number: int,
     ) -> State:
         """The columns of evidence and sums after a round with these scores on the model."""
-        users, names = int(np.count_nonzero(voters)), ("evidence", "excluded", "sum", "behind")
+        users = int(np.count_nonzero(voters))
         least, most = self.least_evidence(users), self.most_with_evidence(users, number)
-        columns = [state[name] for name in names]
-        limits = self.asymmetry_limits(users, number)
+        columns, limits = (
+            [state[name] for name in MODEL_COLUMNS],
+            self.asymmetry_limits(users, number),
+        )
         after = add_model_scores(*columns, scores, present, voters, least, most, *limits)
-        return dict(zip(names, after, strict=True))
+        return dict(zip(MODEL_COLUMNS, after, strict=True))
 
     def test_round(
         self,
@@ -409,14 +409,16 @@ def continues(state: State) -> bool:
     return bool(last.size and last[0] > 0 and (last == last[0]).all())
 
 
-def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey, most: float) -> Flags:
+def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey, share: float) -> Flags:
     """Newcomers whose ballots are not counted; nobody but the server can predict whose are.
 
-    A newcomer is counted with probability seen / ENROLMENT, and at most `most` are in one round.
+    A newcomer is counted with probability seen / ENROLMENT, and at most `share` times as many as
+    the other users of the round.
     """
     new = seen < ENROLMENT
     if not new.any():
         return new
+    most = share * np.count_nonzero(~new)
     secret = hmac.digest(round_key.secret, b"newcomers", "sha256")
     draws = RoundKey(secret, round_key.round, round_key.run).users(ballots.users).keys[:, 0]
     rank = np.where(new, draws / 2**32 * ENROLMENT - seen, -np.inf)

@@ -1,19 +1,23 @@
 """Bounds on the shift of the mean by a share f of colluding users, without and with `Defence`.
 
     without defence   f · sigma · sqrt(dim)                 proved; the attack `directed` attains it
-    one round         f · (largest_norm + z · sigma)        along the mean of the others and the
-                                                            direction of the model
+    one round         f · (largest_norm + z · sigma)        along the direction of the model
     every round       n · (largest_norm + z · sigma) + (f - n) · sigma · (1/2 + L / T)
                                                             mean over T rounds after the
                                                             fifth, against the model
 
-z is `Defence.slack` (times sqrt(3) on the shared direction), L is `Defence.least_evidence`, and
-n <= f the share of users who may have more evidence than L. Shift means what the
-attackers' ballots contribute to the mean of the accepted ballots, noise included, per ballot of the
-round. Both bounds with defence hold for any data of the others, as long as all users take part in
-every round and the tests mark at most half of them: a test that marks more is not applied.
+z is `Defence.slack`, L is `Defence.least_evidence`, and n <= f the share of users who may have more
+evidence than L. Shift means the sum of the attackers' accepted ballots, noise included, divided by
+all ballots of the round. If a share r of the ballots is removed, the mean shifts by up to
+1 / (1 - r) times as much. The direction of the model is rounded to -1, 0 and 1 for two points
+(`hushbit.kernels.scores`), and the bounds with defence are those along the rounded direction, whose
+cosine to the direction of the model is about 0.9; what attackers send aside of it is not bounded by
+them. They hold for ballots of ±1 and any data of the others, as long as all users are enrolled and
+take part in every round, the defence removes at most half of them, and the sum excludes nobody
+anew.
 
-One round: a ballot with a score beyond the range is removed, and the last scores are tested too.
+One round: a ballot with a score beyond the range is removed; scores on the model do not depend on
+who is removed.
 
 Every round: let x be the user's model score in a round, with the sign that makes the median of the
 present users non-negative, and E and E' the evidence before and after.
@@ -21,10 +25,11 @@ present users non-negative, and E and E' the evidence before and after.
 - accepted: E' >= E - x - 1/2.
 - not accepted: E' >= E - 1/2, because positive scores lower the evidence only if the ballot counts.
 
-The sum over the rounds up to the user's last accepted ballot gives, for the scores of accepted
-ballots, sum of -x <= T / 2 + E'. If more than n users have evidence above L, all of them are
-excluded, and they count as users with evidence for as long as they have it. So at most n users ever
-have an accepted ballot after which E' is above L; only the range bounds these.
+Call a user bad whose sum S of -x over accepted ballots exceeds T / 2 + L. After the user's last
+accepted ballot, in round t, S <= t / 2 + E', so the evidence is above L + (T - t) / 2, and later
+falls by at most 1/2 per round: it stays above L up to round T. At the last of these rounds all bad
+users have evidence above L and the ballot of one is accepted. If more than n users have it, all of
+them are excluded; so at most n users are bad, and only the range bounds these.
 
 The direction is that of the model where the majority moves with the model, and its reverse where
 the majority moves against it; pushes along a model that attackers move are not bounded as such.
@@ -33,8 +38,8 @@ the majority moves against it; pushes along a model that attackers move are not 
 import math
 from dataclasses import dataclass
 
-from hushbit.checks import check_float, check_int, check_positive
-from hushbit.defence.defence import Defence
+from hushbit.checks import check_float, check_int
+from hushbit.defence.defence import SETTLING, Defence
 from hushbit.errors import InvalidInput
 from hushbit.mechanism import Mechanism
 
@@ -57,12 +62,8 @@ def defended_shift(
     rounds: int,
     attackers: float,
     defence: Defence | None = None,
-    clip: float | None = None,
 ) -> DefendedShift | None:
-    """The bounds; None where the mechanism states no scale of its ballots.
-
-    `clip` is an agreed l2 bound on updates that the mechanism itself does not enforce.
-    """
+    """The bounds over `rounds` rounds; None where the mechanism states no scale of its ballots."""
     share, defence = check_float("attackers", attackers), defence or Defence()
     if not 0 <= share < 0.5:
         raise InvalidInput(f"attackers must be a share from 0 to below 0.5; got {attackers!r}")
@@ -70,11 +71,8 @@ def defended_shift(
     scale = None if mechanism.votes is None else mechanism.votes.scale
     if scale is None:
         return None
-    norm = scale.largest_norm
-    if clip is not None:
-        norm = min(norm, check_positive("clip", clip))
-    once = norm / scale.noise + defence.slack(users, rounds)
-    lasting = 0.5 + defence.least_evidence(users) / rounds
+    once = scale.max_score + defence.slack(users, rounds)
+    lasting = 0.5 + defence.least_evidence(users) / max(rounds - SETTLING, 1)
     free = min(share, defence.most_with_evidence(users, rounds) / users)
     open_shift = share * scale.noise * math.sqrt(mechanism.dim)
     one_round = min(open_shift, share * scale.noise * once)

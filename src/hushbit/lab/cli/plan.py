@@ -232,8 +232,7 @@ def _shifts(made: Plan) -> list[DefendedShift]:
     """The worst shifts of the mean by colluding users, for the best option."""
     mechanism, assumed = made.best.mechanism, made.assumptions
     shifts = [
-        defended_shift(mechanism, assumed.users, assumed.rounds, share, clip=assumed.clip)
-        for share in ATTACKER_SHARES
+        defended_shift(mechanism, assumed.users, assumed.rounds, share) for share in ATTACKER_SHARES
     ]
     return [shift for shift in shifts if shift is not None]
 
@@ -251,12 +250,12 @@ def _show_shifts(shifts: list[DefendedShift], made: Plan) -> None:
     print_lines(
         [
             "no defence: proved; attained by the attack directed.",
-            "one round: proved, along the mean of the others and along the model; no other "
-            "direction is bounded.",
-            f"every round: mean over {assumed.rounds} rounds, proved against the direction of the "
-            "model.",
+            "one round: proved along the direction of the model, which the defence rounds to -1, 0 "
+            "and 1; no other direction is bounded.",
+            f"every round: mean over rounds 6 to {assumed.rounds}, proved against the rounded "
+            "direction of the model.",
             "Both with --defence scores hold for any data of the others, if all users take part in "
-            "every round and the tests mark at most half of them.",
+            "every round and the defence removes at most half of them (docs/defence.md).",
         ]
     )
 

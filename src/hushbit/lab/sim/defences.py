@@ -117,7 +117,8 @@ def load_state(
             raise InvalidInput(f"the {name} of the checkpoint is not finite: start the run anew")
     rows = {name: column[users] for name, column in state.items() if name not in models}
     if newcomers is not None:
-        rows = {name: np.where(newcomers, 0.0, column) for name, column in rows.items()}
+        fresh = Defence().start(users.size, enrolled=False)
+        rows = {name: np.where(newcomers, fresh[name], column) for name, column in rows.items()}
     now = params.astype(np.float64)
     return DefenceState(rows, model_direction(now, models[PREVIOUS_MODEL], models[FIRST_MODEL]))
 
