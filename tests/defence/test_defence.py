@@ -136,7 +136,7 @@ def test_sums_are_about_the_median_and_fade():
     assert state["evidence"] == pytest.approx([0, 0, 8.5 - 4.5])
 
 
-def test_good_scores_of_absent_users_do_not_lower_evidence():
+def test_positive_scores_of_removed_users_do_not_lower_evidence():
     present, scores = np.array([True, True, True, False, False]), np.array([1.0, 1, -2, 4, -4])
     assert add_evidence(np.full(5, 3.0), scores, present) == pytest.approx(
         [1.5, 1.5, 4.5, 2.5, 6.5]
@@ -177,7 +177,7 @@ def test_the_range_kernel_equals_its_definition():
     assert (out_of_range(scores, limits, present) == expected).all()
 
 
-def test_users_who_differ_as_honest_users_do_are_not_held_in():
+def test_users_who_differ_as_honest_users_do_are_not_removed():
     """Users differ by 0.7 sigma about 0.5. Many expect less than -0.5 in every round."""
     places = np.random.default_rng(3).normal(0.5, 0.7, 400)
     assert (places < -0.5).sum() > 20
@@ -185,7 +185,7 @@ def test_users_who_differ_as_honest_users_do_are_not_held_in():
     assert np.any([~result.accepted for result in results], axis=0).mean() <= 0.01
 
 
-def test_held_users_return_when_their_evidence_is_zero():
+def test_excluded_users_return_when_their_evidence_is_zero():
     places, held = np.ones(200), []
     state = DEFENCE.start(200)
     for number in range(1, 120):
@@ -429,7 +429,7 @@ def test_the_defence_works_with_every_mechanism_of_votes(mechanism):
 def test_a_coalition_is_found_with_partial_participation():
     """A fifth of the users per round: scores of the last round are those of other users.
 
-    It pushes aside, so evidence and sums do not show it.
+    It pushes orthogonally, so evidence and sums do not show it.
     """
     rng, state = np.random.default_rng(2), DEFENCE.start(1500)
     attackers = rng.permutation(1500) < 450

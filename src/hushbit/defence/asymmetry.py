@@ -13,9 +13,9 @@ and be visited first; then the others visited are n - natural, and the lead must
 for these by `natural`. Few users never exceed it, so no least number of users is needed.
 
 If the lead exceeds the bound, the users visited on that side up to the largest excess are a group.
-All users are removed who are closer to the median of the group than to the centre. Honest users may
-overlap with it: nobody is removed who is closer to the centre than `natural` / 2 of the trusted
-users on the other side are, so that of symmetric honest users at most so many are removed.
+All users are marked who are closer to the median of the group than to the centre. Honest users may
+overlap with it: nobody is marked who is closer to the centre than `natural` / 2 of the trusted
+users on the other side are, so that of symmetric honest users at most that many are marked.
 
 Distances are sorted into BINS classes, and the lead is compared after each class, so the time is
 linear in the number of users.
@@ -35,7 +35,7 @@ BINS = 512
 def asymmetric_group(
     scores: Floats, tested: Flags, trusted: Flags, natural: float, log_rate: float
 ) -> Flags:
-    """The tested users to remove.
+    """The tested users to mark.
 
     `natural` is a number of users, `log_rate` is 2 ln(1 / rate).
     """

@@ -10,21 +10,22 @@ the product of y with a direction of length 1: its noise has variance 1, and an 
     model   on the direction of the model (`model_direction`), which is public before the ballots
 
 From the sixth round on two numbers are kept for each user: the evidence
-E = max(0, E - model - 1/2), the logarithm of the likelihood ratio of a push of one noise against
-the model to no push; and the sum of model scores about their median, faded. Five tests remove
+E = max(0, E - model - 1/2), the logarithm of the likelihood ratio of a mean model score of -1 to
+one of 0; and the sum of model scores about their median, faded. Five tests remove
 ballots:
 
-    bits       bits that are not fair coins, which honest bits are for any data (Hoeffding)
-    range      a score beyond max_score and the noise (Hoeffding)
-    asymmetry  a group that scores on one side of the others, on mean or shared, in more than half
-               of the last rounds (`hushbit.defence.asymmetry`)
+    bits       too many ones or zeros; honest bits are fair coins for any data (Hoeffding)
+    range      a score beyond max_score + slack (Hoeffding)
+    asymmetry  a group that scores on one side of the others, on mean or shared, marked in most of
+               the last rounds (`hushbit.defence.asymmetry`)
     sum        the same for the sum, where the group is against the model
-    evidence   E > ln(users / false_positive_rate), if more users have that than `natural_share` and
-               chance. They stay out while E > 0
+    evidence   E > ln(users / false_positive_rate), if more users have it than `most_with_evidence`.
+               Excluded while E > 0
 
-If the scores and sums of all honest users but `natural_share` are symmetric about their median, and
-at most `natural_share` have a negative expected score on the model, the tests remove any honest
-user in a whole run with probability of at most `false_positive_rate`. Each of bits with range,
+Suppose that no user attacks, that scores and sums of all but `natural_share` are independent and
+symmetric about a known centre, and that in all rounds the same users, at most `natural_share`,
+expect a negative model score. Then any user is removed in a whole run with probability of at most
+`false_positive_rate`. Each of bits with range,
 asymmetry with sum, and evidence has a third of it; round t of a run has the part 1 / (t (t + 1)),
 and these parts sum to 1. A test that would remove more than half of the users is not applied.
 """
@@ -49,23 +50,23 @@ from hushbit.wire.keys import RoundKey
 State = dict[str, Floats]
 MODEL_COLUMNS = ("evidence", "excluded", "sum", "behind")
 COLUMNS = (*MODEL_COLUMNS, "asymmetric", "shared", "last_round", "seen")
-ENROLMENT = 20  # rounds, about as many as evidence needs to find a push of one noise
-SETTLING = 5  # rounds before the first sums: early directions say most about users' differences
-MEMORY = 5  # rounds of the mean share of rounds in which asymmetry marks a user
-SUM_MEMORY = 10  # rounds of the sums, as of the server's momentum, and of their marks
-START_SHARE = 0.62  # before the first round: in the first three rounds one mark is enough
-BIAS_BITS = 1024  # few bits show a bias
+ENROLMENT = 20  # rounds, about as many as evidence needs for a mean score of -1
+SETTLING = 5  # rounds without evidence and sums: early directions mostly reflect user differences
+MEMORY = 5  # rounds: time constant of the mean of a user's marks by asymmetry
+SUM_MEMORY = 10  # rounds: time constant of sums (and of server momentum) and of their marks
+START_SHARE = 0.62  # of marks by asymmetry: in the first three rounds one mark is enough
+BIAS_BITS = 1024  # only the first bits are tested
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
-TESTS = 2 * REPEATS + 1  # of asymmetry in a round
+TESTS = 2 * REPEATS + 1  # asymmetry tests in a round
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
-MANY_KINDS = 0.5
+VARIANCE_LEFT = 0.5  # a group is marked only if at most this share of the variance remains
 FIRST_MODEL_WEIGHT = 0.25  # the drift alone is short and mostly noise in the first rounds
 
 
 @dataclass(frozen=True, eq=False)
 class DefenceResult:
-    """Which ballots are accepted, which each test marks, and the new rows of the users."""
+    """Which ballots are accepted, why the others are not, and the new rows of the users."""
 
     accepted: Flags
     marked: dict[str, Flags]
@@ -112,7 +113,7 @@ class Defence:
         return self.rate / (number * (number + 1))
 
     def slack(self, users: int, number: int) -> float:
-        """The largest noise of the honest scores of a round: 3 directions, 2 sides, all repeats."""
+        """A bound on the noise of all scores of a round, exceeded with probability <= rate / 2."""
         return math.sqrt(2 * math.log(2 * 6 * REPEATS * max(users, 1) / self.rate_in(number)))
 
     def least_evidence(self, users: int) -> float:
@@ -130,11 +131,11 @@ class Defence:
         return self.natural_share * users + chance
 
     def asymmetry_limits(self, users: int, number: int) -> tuple[float, float]:
-        """Natural users, and 2 ln(1 / rate) of one of the tests of asymmetry in a round."""
+        """The number of natural users, and 2 ln(1 / rate) of an asymmetry test in a round."""
         return self.natural_share * users, -2 * math.log(self.rate_in(number) / TESTS)
 
     def start(self, users: int, *, enrolled: bool = True) -> State:
-        """The rows of users before their first round; `enrolled` before the first round of all."""
+        """The rows of new users; `enrolled=False` for users who join during the run."""
         state = {name: np.zeros(check_int("users", users, 0)) for name in COLUMNS}
         start = {"asymmetric": START_SHARE, "seen": float(ENROLMENT * enrolled)}
         return state | {name: np.full(users, value) for name, value in start.items()}
@@ -187,13 +188,15 @@ class Defence:
         groups: tuple[Flags, Flags],
     ) -> DefenceResult:
         """All tests on decoded ballots; `groups` are those of `first_groups`."""
-        counted, voters = groups[0] | groups[1], ~waiting
+        counted, eligible = groups[0] | groups[1], ~waiting
         if continues(state):
             first = decoded.score(*groups, direction)
         else:
             first = power_scores(decoded, counted, direction)
-        alike, scores, outside = self.test_round(decoded, counted, voters, first, direction, number)
-        asymmetric, present = remove_marked(state["asymmetric"], counted, alike, outside)
+        unmarked, scores, outside = self.mark_round(
+            decoded, counted, eligible, first, direction, number
+        )
+        asymmetric, present = remove_marked(state["asymmetric"], counted, unmarked, outside)
         after = state | {
             "asymmetric": asymmetric,
             "shared": first[1],
@@ -202,21 +205,21 @@ class Defence:
         }
         before = state["evidence"]
         if direction is not None and number > SETTLING and present.any():
-            after |= self.add_scores(state, scores[2], present, voters, number)
+            after |= self.add_scores(state, scores[2], present, eligible, number)
         evidence = after["evidence"]
-        held = held_users(after["excluded"], after["behind"])
-        accepted = present & ~(held & is_minority(held, voters))
-        if not is_minority(~accepted, voters):
+        excluded = excluded_users(after["excluded"], after["behind"])
+        accepted = present & ~(excluded & is_minority(excluded, eligible))
+        if not is_minority(~accepted, eligible):
             accepted = present
-        # Evidence does not fall where the ballot is removed now, and stays for newcomers.
+        # Evidence does not fall for users newly excluded, nor change for users who wait.
         evidence = np.where(present & ~accepted, np.maximum(evidence, before), evidence)
         after["evidence"] = np.where(waiting, before, evidence)
         marked = {
             "newcomers": waiting,
             "bits": biased,
             "range": outside,
-            "evidence": after["excluded"] > 0,
-            "sum": after["behind"] > 0.5,
+            "evidence": (state["excluded"] > 0) | (after["excluded"] > 0),
+            "sum": (state["behind"] > 0.5) | (after["behind"] > 0.5),
             "asymmetry": ~present,
         }
         return DefenceResult(accepted, marked, after)
@@ -226,29 +229,29 @@ class Defence:
         state: State,
         scores: Floats,
         present: Flags,
-        voters: Flags,
+        eligible: Flags,
         number: int,
     ) -> State:
         """The columns of evidence and sums after a round with these scores on the model."""
-        users = int(np.count_nonzero(voters))
+        users = int(np.count_nonzero(eligible))
         least, most = self.least_evidence(users), self.most_with_evidence(users, number)
         columns, limits = (
             [state[name] for name in MODEL_COLUMNS],
             self.asymmetry_limits(users, number),
         )
-        after = add_model_scores(*columns, scores, present, voters, least, most, *limits)
+        after = add_model_scores(*columns, scores, present, eligible, least, most, *limits)
         return dict(zip(MODEL_COLUMNS, after, strict=True))
 
-    def test_round(
+    def mark_round(
         self,
         decoded: SingleBallots,
         counted: Flags,
-        voters: Flags,
+        eligible: Flags,
         scores: Floats,
         direction: Floats | None,
         number: int,
     ) -> tuple[Flags, Floats, Flags]:
-        """The users left by range and asymmetry, their scores, and the users out of range.
+        """The users that neither test marks, their scores, and the users out of range.
 
         Users are scored again after each removal, because attackers change the directions. A group
         on one side is kept if the rest differ on the same score about as much as before: then users
@@ -259,7 +262,7 @@ class Defence:
         limits = decoded.max_score + slack
         for repeat in range(REPEATS + 1):
             out = out_of_range(scores, limits, present)
-            if out.any() and is_minority(outside | out, voters):
+            if out.any() and is_minority(outside | out, eligible):
                 present, outside = present & ~out, outside | out
                 if repeat < REPEATS:
                     scores = power_scores(decoded, present, direction)
@@ -269,10 +272,10 @@ class Defence:
                 rates = self.asymmetry_limits(size, number)
                 group = asymmetric_group(scores[row], before, before, *rates)
                 rest = before & ~group
-                if not group.any() or not is_minority(~rest, voters):
+                if not group.any() or not is_minority(~rest, eligible):
                     continue
                 again = power_scores(decoded, rest, direction)
-                if again[row, rest].var() - 1 <= MANY_KINDS * (scores[row, before].var() - 1):
+                if again[row, rest].var() - 1 <= VARIANCE_LEFT * (scores[row, before].var() - 1):
                     present, scores = rest, again
                     break
             if present is before:
@@ -293,8 +296,8 @@ def readable_votes(mechanism: Mechanism) -> Votes:
 def biased_bits(votes: Votes, ballots: Ballots, rate: float) -> Flags:
     """Users whose bits are not fair coins; nobody where it would be more than half of the users.
 
-    A ballot of n bits is marked if |ones - n / 2| > sqrt(n ln(2 K / rate) / 2). With probability of
-    at most `rate` that marks any of K honest users (Hoeffding).
+    A ballot is marked if |ones - n / 2| > sqrt(n ln(2 K / rate) / 2) in its first n bits. With
+    probability of at most `rate` that marks any of K honest users (Hoeffding).
     """
     users, bits = len(ballots), min(votes.fair_bits, BIAS_BITS)
     if not bits or not users:
@@ -323,16 +326,16 @@ def recent_share(share: Floats, marked: Flags, rounds: int) -> Floats:
 
 @njit
 def remove_marked(
-    share: Floats, counted: Flags, alike: Flags, outside: Flags
+    share: Floats, counted: Flags, unmarked: Flags, outside: Flags
 ) -> tuple[Floats, Flags]:
     """The shares of marks by asymmetry after a round, and the users left."""
-    marked = counted & ~alike & ~outside
+    marked = counted & ~unmarked & ~outside
     share = recent_share(share, marked, MEMORY)
     return share, counted & ~outside & ~(marked & (share > 0.5))
 
 
 @njit
-def held_users(excluded: Floats, behind: Floats) -> Flags:
+def excluded_users(excluded: Floats, behind: Floats) -> Flags:
     """The users whom evidence or the sum excludes."""
     return (excluded > 0) | (behind > 0.5)
 
@@ -345,36 +348,36 @@ def add_model_scores(
     behind: Floats,
     scores: Floats,
     present: Flags,
-    voters: Flags,
+    eligible: Flags,
     least: float,
     most: float,
     natural: float,
     log_rate: float,
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """The first four columns after a round.
+    """The `MODEL_COLUMNS` after a round.
 
     Scores have the sign that makes the median of the present users non-negative: if attackers move
     the model, its direction is reversed, because the majority is honest.
     """
-    if not median_is_positive(scores, present):
+    if not median_is_nonnegative(scores, present):
         scores = -scores
     evidence = add_evidence(evidence, scores, present)
-    out, strong = (excluded > 0) & (evidence > 0), voters & (evidence > least)
+    out, strong = (excluded > 0) & (evidence > 0), eligible & (evidence > least)
     if np.count_nonzero(strong) > most:
         out |= strong
-    if not is_minority(out, voters):
+    if not is_minority(out, eligible):
         out = np.zeros_like(out)
-    trusted = present & ~held_users(excluded, behind)
+    trusted = present & ~excluded_users(excluded, behind)
     if trusted.any():  # else there is nothing to compare with
         sums = (1 - 1 / SUM_MEMORY) * sums + scores - np.median(scores[trusted])
-        group = asymmetric_group(sums, voters, trusted, natural, log_rate)
+        group = asymmetric_group(sums, eligible, trusted, natural, log_rate)
         group &= sums < np.median(sums[trusted])
         behind = recent_share(behind, group, SUM_MEMORY)
     return evidence, out.astype(np.float64), sums, behind
 
 
 @njit
-def median_is_positive(scores: Floats, present: Flags) -> bool:
+def median_is_nonnegative(scores: Floats, present: Flags) -> bool:
     """Whether at least half of the scores of present users are not negative."""
     sign = 0
     for user in range(present.size):
@@ -394,12 +397,12 @@ def add_evidence(evidence: Floats, scores: Floats, present: Flags) -> Floats:
 
 
 @njit
-def is_minority(flags: Flags, voters: Flags) -> bool:
-    """Whether at most half of the voters are marked: the defence assumes that attackers are."""
+def is_minority(flags: Flags, eligible: Flags) -> bool:
+    """Whether at most half of the eligible users are flagged; attackers are assumed to be."""
     marked, users = 0, 0
-    for user in range(voters.size):
-        users += voters[user]
-        marked += voters[user] & flags[user]
+    for user in range(eligible.size):
+        users += eligible[user]
+        marked += eligible[user] & flags[user]
     return 2 * marked <= users
 
 
@@ -410,7 +413,7 @@ def continues(state: State) -> bool:
 
 
 def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey, share: float) -> Flags:
-    """Newcomers whose ballots are not counted; nobody but the server can predict whose are.
+    """Newcomers whose ballots are not counted; only the server can predict them.
 
     A newcomer is counted with probability seen / ENROLMENT, and at most `share` times as many as
     the other users of the round.
@@ -430,7 +433,7 @@ def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey, share
 
 def first_groups(state: State, biased: Flags, waiting: Flags) -> tuple[Flags, Flags]:
     """The users who are counted at first, above and below the median of their last scores."""
-    counted = ~(biased | waiting | held_users(state["excluded"], state["behind"]))
+    counted = ~(biased | waiting | excluded_users(state["excluded"], state["behind"]))
     if not is_minority(~counted, ~waiting):
         counted = ~(biased | waiting)
     scores = state["shared"] if continues(state) else random_scores(biased.size)

@@ -11,10 +11,9 @@ evidence than L. Shift means the sum of the attackers' accepted ballots, noise i
 all ballots of the round. If a share r of the ballots is removed, the mean shifts by up to
 1 / (1 - r) times as much. The direction of the model is rounded to -1, 0 and 1 for two points
 (`hushbit.kernels.scores`), and the bounds with defence are those along the rounded direction, whose
-cosine to the direction of the model is about 0.9; what attackers send aside of it is not bounded by
-them. They hold for ballots of ±1 and any data of the others, as long as all users are enrolled and
-take part in every round, the defence removes at most half of them, and the sum excludes nobody
-anew.
+cosine to the direction of the model is about 0.9; shifts orthogonal to it are not bounded. They
+hold for ballots of ±1 and any data of the others, as long as all users are enrolled and take part
+in every round, the defence removes at most half of them, and the sum excludes nobody anew.
 
 One round: a ballot with a score beyond the range is removed; scores on the model do not depend on
 who is removed.
@@ -27,9 +26,9 @@ present users non-negative, and E and E' the evidence before and after.
 
 Call a user bad whose sum S of -x over accepted ballots exceeds T / 2 + L. After the user's last
 accepted ballot, in round t, S <= t / 2 + E', so the evidence is above L + (T - t) / 2, and later
-falls by at most 1/2 per round: it stays above L up to round T. At the last of these rounds all bad
-users have evidence above L and the ballot of one is accepted. If more than n users have it, all of
-them are excluded; so at most n users are bad, and only the range bounds these.
+falls by at most 1/2 per round: it stays above L up to round T. In the latest of these rounds t all
+bad users have evidence above L, and the ballot of one is accepted. Were they more than the share n,
+all would be excluded; so at most n are bad, and only the range bounds them.
 
 The direction is that of the model where the majority moves with the model, and its reverse where
 the majority moves against it; pushes along a model that attackers move are not bounded as such.
@@ -48,7 +47,7 @@ ATTACKER_SHARES = (0.1, 0.2, 0.3, 0.4)
 
 @dataclass(frozen=True)
 class DefendedShift:
-    """l2 bounds on the shift of the mean by a share `attackers`, in the units of the update."""
+    """Bounds on the shift of the mean by a share `attackers`, in the units of the update."""
 
     attackers: float
     without_defence: float
