@@ -37,6 +37,7 @@ from hushbit.encoding.stage import (
 )
 from hushbit.encoding.words import word_family
 from hushbit.errors import InvalidInput
+from hushbit.kernels import Flags
 from hushbit.lattice.points import (
     MAX_POINTS,
     PointSet,
@@ -47,6 +48,7 @@ from hushbit.lattice.points import (
 )
 from hushbit.lattice.quantizer import ROUNDINGS, Quantizer
 from hushbit.mechanism import (
+    BallotScale,
     Bytes,
     Groups,
     HonestMean,
@@ -60,13 +62,7 @@ from hushbit.mechanism import (
 from hushbit.privacy.central import VoteSums
 from hushbit.privacy.guarantee import NO_TALLY_BOUND, Guarantee, k_per_block
 from hushbit.privacy.renyi import zcdp_of_two_points
-from hushbit.tally.decoded_ballots import (
-    BallotScale,
-    DecodedBallots,
-    Flags,
-    PackedBallots,
-    SingleBallots,
-)
+from hushbit.tally.decoded_ballots import DecodedBallots, PackedBallots, SingleBallots
 from hushbit.tally.estimate import DECODERS, Estimate, StageHistogram, signal_power
 from hushbit.tally.tally import Counters, LargestVotes
 from hushbit.wire.ballot import Ballots
@@ -558,19 +554,20 @@ class CPAVotes(Votes):
         self, ballots: Ballots, round_key: RoundKey, groups: Groups | None = None
     ) -> SingleBallots:
         """Decoded ballots; those of two scalar points stay packed."""
-        cpa, keys = self.cpa, round_key.users(ballots.users)
+        cpa, scale, keys = self.cpa, self.scale, round_key.users(ballots.users)
         check_width(ballots, cpa.payload_bits)
         hadamard = cpa.stage_encoders[0].hadamard
         if cpa._has_two_scalar_points and hadamard and cpa.rounding != "subtractive":
             payload = np.ascontiguousarray(ballots.payload)
-            return PackedBallots.of_two_points(keys.keys, payload, cpa.dim, self.scale, groups)
+            arguments = keys.keys, payload, cpa.dim, scale.max_score, groups
+            return PackedBallots.of_two_points(*arguments)
 
         def decode(user: int) -> Floats:
             counters, one = cpa.empty_counters(False), slice(user, user + 1)
             cpa.add_payload(counters, ballots.payload[one], keys[one])
-            return cpa.decode(counters, 1, round_key, "corrected").mean
+            return cpa.decode(counters, 1, round_key, "corrected").mean / scale.noise
 
-        return DecodedBallots(decode, len(ballots), cpa.dim, self.scale)
+        return DecodedBallots(decode, len(ballots), cpa.dim, scale.max_score)
 
     def count_decoded(
         self, decoded: SingleBallots, ballots: Ballots, chosen: Flags, counters: Counters
@@ -578,7 +575,7 @@ class CPAVotes(Votes):
         """Counts packed ballots of two points, whose words are already removed."""
         if not isinstance(decoded, PackedBallots):
             return False
-        decoded.count_into(counters["stage 0"][0], chosen)
+        counters["stage 0"][0] += decoded.count(chosen)
         return True
 
     def payload_towards(self, target: Floats, ballots: Ballots, keys: UserKeys) -> Bytes:

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 
 from hushbit.checks import Floats, Ints, check_updates
 from hushbit.errors import InvalidInput, RefusedBallot
+from hushbit.kernels import Flags
 from hushbit.privacy.guarantee import Guarantee
-from hushbit.tally.decoded_ballots import BallotScale, Flags, SingleBallots
+from hushbit.tally.decoded_ballots import SingleBallots
 from hushbit.tally.estimate import Estimate
 from hushbit.tally.tally import Counters, LargestVotes, Tally
 from hushbit.wire.ballot import Ballot, Ballots
@@ -215,6 +216,15 @@ class Mechanism(ABC):
         """Access to single ballots; None where the payload does not consist of votes."""
         return None
 
+    def readable_votes(self) -> "Votes":
+        """The votes; refuses a mechanism whose ballots cannot be decoded one by one."""
+        if self.votes is None or not self.votes.readable:
+            raise InvalidInput(
+                "the defence reads ballots of bits (cpa, nested, signsgd, mvu); "
+                f"got {self.description['mechanism']}"
+            )
+        return self.votes
+
     def plain_updates(self, ballots: Ballots) -> Updates | None:
         """The updates, where ballots contain them in clear; otherwise None."""
         return None
@@ -282,6 +292,25 @@ class HonestMean:
 
     mean: Floats
     honest_spread: float
+
+
+@dataclass(frozen=True)
+class BallotScale:
+    """The noise of one decoded ballot, and bounds of an honest update.
+
+    noise          sigma, root mean square of the noise in an entry
+    largest_norm   largest l2 norm of an honest update
+    largest_entry  largest entry of E y
+    """
+
+    noise: float
+    largest_norm: float
+    largest_entry: float
+
+    @property
+    def max_score(self) -> float:
+        """Largest |E y|."""
+        return self.largest_norm / self.noise
 
 
 class Votes(ABC):

@@ -22,9 +22,11 @@ from hushbit.encoding.clip_and_rotate import cached_rotation, clip_l2
 from hushbit.encoding.randomized_response import RandomizedResponse
 from hushbit.encoding.stage import for_each_user
 from hushbit.errors import DamagedFile, InvalidInput, RefusedBallot
+from hushbit.kernels import Flags
 from hushbit.kernels.chacha import keystream
 from hushbit.kernels.count import choose_blocks, count_chosen
 from hushbit.mechanism import (
+    BallotScale,
     Bytes,
     Groups,
     HonestMean,
@@ -38,7 +40,7 @@ from hushbit.mechanism import (
 from hushbit.privacy.central import VoteSums
 from hushbit.privacy.guarantee import Guarantee
 from hushbit.privacy.renyi import zcdp_of_two_points
-from hushbit.tally.decoded_ballots import BallotScale, DecodedBallots, Flags, SingleBallots
+from hushbit.tally.decoded_ballots import DecodedBallots, SingleBallots
 from hushbit.tally.estimate import Estimate, decoder_constants, noise_power, signal_power
 from hushbit.tally.tally import (
     Counters,
@@ -382,15 +384,15 @@ class SubsetVotes(Votes):
         self, ballots: Ballots, round_key: RoundKey, groups: Groups | None = None
     ) -> SingleBallots:
         """Each ballot decoded by itself."""
-        subset, keys = self.subset, round_key.users(ballots.users)
+        subset, scale, keys = self.subset, self.scale, round_key.users(ballots.users)
         check_width(ballots, subset.payload_bits)
 
         def decode(user: int) -> Floats:
             counters, one = subset.empty_counters(False), slice(user, user + 1)
             subset.add_payload(counters, ballots.payload[one], keys[one])
-            return subset.decode(counters, 1, round_key).mean
+            return subset.decode(counters, 1, round_key).mean / scale.noise
 
-        return DecodedBallots(decode, len(ballots), subset.dim, self.scale)
+        return DecodedBallots(decode, len(ballots), subset.dim, scale.max_score)
 
     def payload_towards(self, target: Floats, ballots: Ballots, keys: UserKeys) -> Bytes:
         """Every bit is the sign of <target, sum of its word times the points>."""

@@ -9,11 +9,8 @@ from hushbit.tally.decoded_ballots import PackedBallots
 
 def packed(votes):
     """Packed ballots of rows of ±1."""
-    users, dim = votes.shape
-    rows = np.zeros((users, 8 * -(-dim // 64)), dtype=np.uint8)
-    bits = np.packbits(votes > 0, axis=1, bitorder="little")
-    rows[:, : bits.shape[1]] = bits
-    return PackedBallots.of_rows(rows.view(np.uint64), dim, max_score=10.0)
+    payload = np.packbits(votes > 0, axis=1, bitorder="little")
+    return PackedBallots.of_payload(payload, votes.shape[1], max_score=10.0)
 
 
 def votes(means, seed=0):

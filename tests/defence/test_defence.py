@@ -12,13 +12,14 @@ from hushbit.cpa import CPA, NestedCPA
 from hushbit.defence.defence import (
     COLUMNS,
     ENROLMENT,
+    EVIDENCE,
     REPEATS,
     Defence,
-    add_evidence,
+    add_round,
     first_groups,
+    matrix_of,
     model_direction,
     newcomers_waiting,
-    out_of_range,
 )
 from hushbit.errors import InvalidInput, RefusedBallot
 from hushbit.lab.attacks.ballots import attack_ballots
@@ -31,14 +32,21 @@ DEFENCE = Defence()
 def decide(decoded, state, step, number, defence=DEFENCE):
     """The result for decoded ballots of enrolled users with fair bits."""
     nobody = np.zeros(decoded.users, dtype=np.bool_)
-    groups = first_groups(state, nobody, nobody)
-    return defence.decide(decoded, state, step, number, nobody, nobody, groups)
+    rows = matrix_of(state, decoded.users)
+    groups = first_groups(rows, nobody, nobody)
+    return defence.decide(decoded, rows, step, number, nobody, nobody, groups)
 
 
 def add(state, scores, number, defence=DEFENCE):
     """The state after a round of enrolled and present users with these scores on the model."""
-    everyone = np.ones(scores.size, dtype=np.bool_)
-    return state | defence.add_scores(state, scores, everyone, everyone, number)
+    users, everyone = scores.size, np.ones(scores.size, dtype=np.bool_)
+    limits = (
+        *(defence.least_evidence(users), defence.most_with_evidence(users, number)),
+        *defence.asymmetry_limits(users, number),
+    )
+    rows = matrix_of(state, users)
+    after, _, _ = add_round(rows, scores, everyone, ~everyone, everyone, True, *limits)
+    return dict(zip(COLUMNS, after, strict=True))
 
 
 def excluded(evidence, number=20, before=0.0):
@@ -138,9 +146,10 @@ def test_sums_are_about_the_median_and_fade():
 
 def test_positive_scores_of_removed_users_do_not_lower_evidence():
     present, scores = np.array([True, True, True, False, False]), np.array([1.0, 1, -2, 4, -4])
-    assert add_evidence(np.full(5, 3.0), scores, present) == pytest.approx(
-        [1.5, 1.5, 4.5, 2.5, 6.5]
-    )
+    rows = matrix_of(DEFENCE.start(5) | {"evidence": np.full(5, 3.0)}, 5)
+    everyone = np.ones(5, dtype=np.bool_)
+    after, _, _ = add_round(rows, scores, present, ~everyone, everyone, True, 9, 9, 9, 9)
+    assert after[EVIDENCE] == pytest.approx([1.5, 1.5, 4.5, 2.5, 6.5])
 
 
 def test_sums_of_honest_users_who_differ_much_exclude_nobody():
@@ -168,13 +177,6 @@ def test_a_mark_of_asymmetry_removes_in_the_first_rounds_or_if_it_is_repeated():
     assert not any(removed[:9])  # alone in round 7
     assert removed[9:11] == [0, 0]
     assert removed[11:] == [120] * 4
-
-
-def test_the_range_kernel_equals_its_definition():
-    rng = np.random.default_rng(6)
-    scores, limits, present = rng.normal(size=(3, 500)), np.array([1, 2, 0.5]), np.arange(500) > 99
-    expected = present & (np.abs(scores) > limits[:, None]).any(axis=0)
-    assert (out_of_range(scores, limits, present) == expected).all()
 
 
 def test_users_who_differ_as_honest_users_do_are_not_removed():

@@ -11,9 +11,9 @@ from hushbit.baselines.signsgd import SignRR
 from hushbit.cpa import CPA, NestedCPA
 from hushbit.defence.defence import Defence
 from hushbit.errors import InvalidInput, RefusedBallot
-from hushbit.kernels.scores import ZERO_WITHIN, biased_rows
+from hushbit.kernels.scores import ZERO_WITHIN, biased_rows, to_tiles
 from hushbit.tally import decoded_ballots as module
-from hushbit.tally.decoded_ballots import BallotScale, DecodedBallots, PackedBallots
+from hushbit.tally.decoded_ballots import DecodedBallots, PackedBallots
 from hushbit.wire.coins import SeededCoins
 from hushbit.wire.keys import RoundKey
 from hushbit.wrappers import NormVote, Rotated, Subset
@@ -28,9 +28,10 @@ def each_decoded(mechanism, ballots):
     def decode(user):
         tally = mechanism.tally(KEY, histogram=False)
         tally.add_many(ballots[user : user + 1])
-        return mechanism.estimate(tally).mean
+        return mechanism.estimate(tally).mean / scale.noise
 
-    return DecodedBallots(decode, len(ballots), mechanism.dim, mechanism.votes.scale)
+    scale = mechanism.votes.scale
+    return DecodedBallots(decode, len(ballots), mechanism.dim, scale.max_score)
 
 
 def rounded(direction):
@@ -167,30 +168,33 @@ def test_scores_do_not_depend_on_chunks_and_cache(monkeypatch):
 def test_sums_over_packed_ballots_are_exact(users, dim):
     rng = np.random.default_rng(users)
     bits = rng.integers(0, 2, (users, dim), dtype=np.uint8)
-    rows = np.zeros((users, 8 * -(-dim // 64)), dtype=np.uint8)
-    packed = np.packbits(bits, axis=1, bitorder="little")
-    rows[:, : packed.shape[1]] = packed
+    payload = np.packbits(bits, axis=1, bitorder="little")
     plain, part = 2 * bits.astype(np.int64) - 1, rng.uniform(size=users) < 0.5
-    whole = PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0)
     parts = [(some, -plain[some].sum(axis=0)) for some in (part, ~part)]
     for decoded_ballots in (
-        whole,
-        PackedBallots.of_rows(rows.view(np.uint64), dim, 1.0, parts),
+        PackedBallots.of_payload(payload, dim, 1.0),
+        PackedBallots(*to_tiles(payload), users, dim, 1.0, parts),
     ):
         for share in (0.0, 0.1, 0.4, 0.9, 1.0):
             chosen = rng.uniform(size=users) < share
             assert (decoded_ballots.count(chosen) == -plain[chosen].sum(axis=0)).all()
         assert (decoded_ballots.count(part) == -plain[part].sum(axis=0)).all()
-    ones = bits.sum(axis=1)
-    assert (
-        biased_rows(packed, packed.shape[1], dim / 2, 5.0) == (np.abs(ones - dim / 2) > 5)
-    ).all()
+
+
+@pytest.mark.parametrize("width", [0, 1, 9, 16, 99])
+def test_rows_with_too_many_or_too_few_ones_are_found(width):
+    payload = np.random.default_rng(width).integers(0, 256, (99, 16), dtype=np.uint8)
+    ones = np.unpackbits(payload[:, :width], axis=1).sum(axis=1, dtype=np.int64)
+    expected = 4 * min(width, 16)
+    for limit in (0.0, 1.0, 5.5):
+        found = biased_rows(payload, width, expected, limit)
+        assert (found == (np.abs(ones - expected) > limit)).all()
 
 
 @pytest.mark.parametrize("size", [1e-3, 1.0, 50.0])
 def test_scores_do_not_depend_on_the_length_of_a_direction(size):
     rows = np.array([[1.0, 2.0, 0.5], [0.5, -1.0, 1.0], [-1.0, 0.25, 2.0]])
-    ballots = DecodedBallots(lambda user: 2 * rows[user], 3, 3, BallotScale(2.0, 1.0, 1.0))
+    ballots = DecodedBallots(lambda user: rows[user], 3, 3, 0.5)
     above, below = np.array([True, False, False]), np.array([False, True, False])
     drift = np.array([3.0, -1.0, 2.0])
     found = ballots.score(above, below, size * drift)
@@ -200,7 +204,7 @@ def test_scores_do_not_depend_on_the_length_of_a_direction(size):
 def test_a_user_alone_in_a_direction_has_no_score_along_it():
     """Two equal and opposite users: their sum is zero, and so is each without itself, but one."""
     rows = np.array([[3.0, 4.0], [-3.0, -4.0]])
-    ballots = DecodedBallots(lambda user: rows[user], 2, 2, BallotScale(1.0, 1.0, 1.0))
+    ballots = DecodedBallots(lambda user: rows[user], 2, 2, 1.0)
     above, below = np.array([True, False]), np.array([False, True])
     found = ballots.score(above, below, None)
     # Along a sum of length zero scores are not divided: y · (0 - y) = -25.
@@ -229,7 +233,6 @@ def test_packed_and_decoded_ballots_agree():
         slow.score(half, ~half, drift)[2], fast.score(half, ~half, drift)[2], atol=1e-5
     )
     assert slow.max_score == fast.max_score
-    assert slow.sigma == mechanism.votes.scale.noise
 
 
 def test_counting_decoded_ballots_equals_the_tally():

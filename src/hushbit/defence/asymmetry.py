@@ -1,21 +1,13 @@
 """A test whether more users score far on one side of the others than chance allows.
 
-Take the distance of each score from the centre, the median of trusted users, and visit users from
-the furthest to the nearest. Let lead = (users visited on one side) - (on the other side). If honest
-scores are symmetric about the centre, every user visited is on either side with probability 1/2.
-Then exp(s · lead - s² n / 2) is a supermartingale in the number n of users visited, for any s, and
-so is its mean over s from the standard normal distribution. Ville's inequality gives
+Visit users by the distance of their scores from the centre, the furthest first. Let lead = (users
+visited on one side) - (on the other side). If scores are symmetric about the centre, every user is
+on either side with probability 1/2, and Ville's inequality with a normal mixture gives
 
-    P( |lead| > sqrt((n + 1) (2 ln(1 / rate) + ln(n + 1)))  for any n ) <= rate.
+    P( |lead| > sqrt((n + 1) (2 ln(1 / rate) + ln(n + 1)))  for any number n of users ) <= rate.
 
-Honest users need not be symmetric: `natural` users may be anywhere. All of them may be on one side
-and be visited first; then the others visited are n - natural, and the lead must exceed the bound
-for these by `natural`. Few users never exceed it, so no least number of users is needed.
-
-If the lead exceeds the bound, the users visited on that side up to the largest excess are a group.
-All users are marked who are closer to the median of the group than to the centre. Honest users may
-overlap with it: nobody is marked who is closer to the centre than `natural` / 2 of the trusted
-users on the other side are, so that of symmetric honest users at most that many are marked.
+`natural` honest users may be anywhere. All of them may be on one side and be visited first; then
+the others visited are n - natural, and the lead must exceed the bound for these by `natural`.
 
 Distances are sorted into BINS classes, and the lead is compared after each class, so the time is
 linear in the number of users.
@@ -35,20 +27,21 @@ BINS = 512
 def asymmetric_group(
     scores: Floats, tested: Flags, trusted: Flags, natural: float, log_rate: float
 ) -> Flags:
-    """The tested users to mark.
+    """The tested users to mark; the centre is the median of trusted users.
 
-    `natural` is a number of users, `log_rate` is 2 ln(1 / rate).
+    `natural` is a number of users, `log_rate` is 2 ln(1 / rate). Where the lead exceeds its bound,
+    the users visited on that side up to the largest excess are a group. Marked are users closer to
+    the median of the group than to the centre, unless `natural` / 2 of the trusted users on the
+    other side are further out: of symmetric honest users at most that many are marked.
     """
     found = np.zeros_like(tested)
     if not (trusted.any() and tested.any()):
         return found
     deviation = scores - upper_median(scores, trusted)
-    low, high = leading_distances(deviation, tested, natural, log_rate)
-    if low == high == np.inf:
-        return found
     kept = 1 - natural / (2 * np.count_nonzero(tested))
-    for away, distance in ((-deviation, low), (deviation, high)):
+    for side, distance in enumerate(leading_distances(deviation[tested], natural, log_rate)):
         if distance < np.inf:
+            away = (2 * side - 1) * deviation
             group = np.median(away[tested & (away >= distance)])
             found |= tested & (away > max(group / 2, np.quantile(-away[trusted], kept)))
     return found
@@ -71,25 +64,14 @@ def split_at_median(scores: Floats, mask: Flags) -> tuple[Flags, Flags]:
 
 
 @njit
-def leading_distances(
-    deviation: Floats, tested: Flags, natural: float, log_rate: float
-) -> tuple[float, float]:
-    """The distances below and above at which the lead exceeds its bound by most.
-
-    `log_rate` is 2 ln(1 / rate). A distance is infinite where the lead of that side never exceeds
-    the bound. The definition is `reference_distances`.
-    """
-    furthest = 0.0
-    for user in range(tested.size):
-        if tested[user]:
-            furthest = max(furthest, abs(deviation[user]))
-    counts = np.zeros((2, BINS), np.int64)
-    if furthest > 0:
-        for user in range(tested.size):
-            if tested[user] and deviation[user] != 0:
-                place = min(int(abs(deviation[user]) * (BINS / furthest)), BINS - 1)
-                counts[int(deviation[user] > 0), place] += 1
-    distances = np.full(2, np.inf)
+def leading_distances(deviation: Floats, natural: float, log_rate: float) -> Floats:
+    """The distances at which the lead of either side exceeds its bound by most, or infinity."""
+    furthest = np.abs(deviation).max()
+    counts, found = np.zeros((2, BINS), np.int64), np.full(2, np.inf)
+    for value in deviation:
+        if value != 0:
+            place = min(int(abs(value) * (BINS / furthest)), BINS - 1)
+            counts[int(value > 0), place] += 1
     for side in range(2):
         lead, visited, most = 0, 0, 0.0
         for place in range(BINS - 1, -1, -1):
@@ -99,22 +81,5 @@ def leading_distances(
                 more = max(visited - natural, 0.0) + 1
                 excess = lead - natural - math.sqrt(more * (log_rate + math.log(more)))
                 if excess > most:
-                    most, distances[side] = excess, place * furthest / BINS
-    return distances[0], distances[1]
-
-
-def reference_distances(
-    deviation: Floats, tested: Flags, natural: float, log_rate: float
-) -> tuple[float, float]:
-    """`leading_distances` in NumPy."""
-    distance = np.abs(deviation[tested])
-    edges = np.arange(BINS) * (distance.max(initial=0.0) / BINS)
-    below = (distance[deviation[tested] < 0] >= edges[:, None]).sum(axis=1)
-    above = (distance[deviation[tested] > 0] >= edges[:, None]).sum(axis=1)
-    more = np.maximum(below + above - natural, 0) + 1
-    bound = natural + np.sqrt(more * (log_rate + np.log(more)))
-    found = []
-    for lead in (below - above, above - below):
-        last = BINS - 1 - int(np.argmax((lead - bound)[::-1]))
-        found.append(float(edges[last]) if lead[last] > bound[last] else np.inf)
-    return found[0], found[1]
+                    most, found[side] = excess, place * furthest / BINS
+    return found

@@ -26,17 +26,11 @@ def ones(word: np.uint64) -> np.uint64:
 @njit
 def biased_rows(payload: Bytes, width: int, expected: float, limit: float) -> Flags:
     """Rows whose number of ones in `width` bytes is further than `limit` from `expected`."""
-    whole = width // 8 * 8
     out = np.empty(payload.shape[0], np.bool_)
     for user in range(payload.shape[0]):
         total = np.uint64(0)
-        for first in range(0, whole, 8):
-            word = np.uint64(0)
-            for byte in range(8):  # compiled to one load; a view of each row takes twice as long
-                word |= np.uint64(payload[user, first + byte]) << np.uint64(8 * byte)
-            total += ones(word)
-        for at in range(whole, width):
-            total += ones(np.uint64(payload[user, at]))
+        for byte in payload[user, :width]:
+            total += ones(np.uint64(byte))
         out[user] = abs(np.float64(total) - expected) > limit
     return out
 
@@ -48,74 +42,35 @@ def group_users(above: Flags, below: Flags) -> tuple[Ints, Bytes]:
     Returns the user in each slot (-1 for none) and the group of each sixteen slots: 0, 1 or 2.
     Every group starts at a multiple of sixteen slots. A user in both is counted as above.
     """
-    sizes = np.zeros(3, np.int64)
-    for user in range(above.size):
-        sizes[(1 - above[user]) * (2 - below[user])] += 1
-    sixteens = (sizes + GROUP - 1) // GROUP
-    group_ids = np.empty(sixteens.sum(), np.uint8)
-    group_ids[: sixteens[0]], group_ids[sixteens[0] : sixteens[0] + sixteens[1]] = 0, 1
-    group_ids[sixteens[0] + sixteens[1] :] = 2
-    order = np.full(group_ids.size * GROUP, -1, np.int64)
-    free = np.zeros(3, np.int64)
-    free[1], free[2] = GROUP * sixteens[0], GROUP * (sixteens[0] + sixteens[1])
-    for user in range(above.size):
-        group = (1 - above[user]) * (2 - below[user])
-        order[free[group]] = user
-        free[group] += 1
-    return order, group_ids
+    order = np.full(above.size + 3 * GROUP, -1, np.int64)
+    numbers = np.empty(order.size // GROUP + 1, np.uint8)
+    end = 0
+    for number, flags in enumerate((above, below & ~above, ~(above | below))):
+        users = np.flatnonzero(flags)
+        start, end = end, end + -(-users.size // GROUP)
+        order[GROUP * start : GROUP * start + users.size] = users
+        numbers[start:end] = number
+    return order[: GROUP * end], numbers[:end]
 
 
-def to_tiles(rows: Words64) -> tuple[Words64, Ints]:
-    """Rows of bits, one for each user, stored by tile and slot; and the user in each slot."""
-    everyone = np.ones(len(rows), dtype=np.bool_)
-    order, _ = group_users(everyone, everyone)
-    tiles = -(-rows.shape[1] // TILE_WORDS)
-    padded = np.zeros((order.size, tiles * TILE_WORDS), dtype=np.uint64)
-    padded[: len(rows), : rows.shape[1]] = rows
-    tiled = padded.reshape(order.size, tiles, TILE_WORDS).transpose(1, 0, 2)
-    return np.ascontiguousarray(tiled), order
+def to_tiles(payload: Bytes) -> tuple[Words64, Ints]:
+    """One row of bits for each user, stored by tile and slot; and the user in each slot."""
+    users, width = payload.shape
+    tiles = -(-8 * width // TILE_VOTES)
+    rows = np.zeros((users, tiles * TILE_VOTES // 8), np.uint8)
+    rows[:, :width] = payload
+    tiled = rows.view(np.uint64).reshape(users, tiles, TILE_WORDS).transpose(1, 0, 2)
+    return np.ascontiguousarray(tiled), np.arange(users)
 
 
 @njit
-def count_overlap(part: Flags, chosen: Flags) -> tuple[int, int]:
-    """How many users of a part are chosen, and how many are not."""
-    inside, missing = 0, 0
-    for user in range(part.size):
-        inside += part[user] & chosen[user]
-        missing += part[user] & (not chosen[user])
-    return inside, missing
-
-
-@njit
-def directions(
-    above: Ints, below: Ints, drift_direction: Floats, planes: Words64, sizes: Floats
-) -> None:
-    """`ternary_planes` of the sum of both groups, of their difference, and of `drift_direction`.
-
-    `above` and `below` are counters: minus the sums of the ballots. An empty `drift_direction`
-    gives scores of 0.
-    """
-    total, difference = np.empty(above.size), np.empty(above.size)
-    for i in range(above.size):
-        # Sums of ±1 fit into 32 bits, which are converted to floats by vector instructions.
-        total[i] = np.int32(-above[i] - below[i])
-        difference[i] = np.int32(below[i] - above[i])
-    ternary_planes(total, planes[0], sizes[0])
-    ternary_planes(difference, planes[1], sizes[1])
-    sizes[2, 0], sizes[2, 1], sizes[2, 2] = 0.0, 1.0, 0.0
-    if drift_direction.size > 0:
-        ternary_planes(drift_direction, planes[2], sizes[2])
-
-
-@njit
-def ternary_planes(direction: Floats, planes: Words64, sizes: Floats) -> None:
+def ternary_planes(direction: Floats, planes: Words64) -> tuple[int, float, float]:
     """Round a direction d to the levels -1, 0 and 1, as two bit-planes.
 
     Row 0 of `planes` marks the entries that are not 0, row 1 those that are 1. Entries within 0.61
-    root mean squares become 0, which keeps 90 % of a Gaussian direction. `sizes` receives the
-    number of entries that are not 0, its square root (the length of the rounded direction), and
-    what a ballot that is part of the direction with weight 1 adds to its own score: the sum of
-    (level(d + 1) - level(d - 1)) / 2.
+    root mean squares become 0, which keeps 90 % of a Gaussian direction. Returns the number of
+    entries that are not 0, its square root (the length), and what a ballot that is part of the
+    direction with weight 1 adds to its own score: the sum of (level(d + 1) - level(d - 1)) / 2.
     """
     votes = direction.size
     power = np.zeros(8)  # eight partial sums: each addition waits only for its own predecessor
@@ -135,7 +90,7 @@ def ternary_planes(direction: Floats, planes: Words64, sizes: Floats) -> None:
             close += abs(size - limit) < 1
         planes[0, w], planes[1, w] = nonzero, plus
         count += int(ones(nonzero))
-    sizes[0], sizes[1], sizes[2] = count, np.sqrt(max(count, 1)), close / 2
+    return count, np.sqrt(max(count, 1)), close / 2
 
 
 @njit
@@ -150,11 +105,10 @@ def score_users(
     last: int,
     scores: Floats,
 ) -> None:
-    """scores[d, u] = sum over votes of (±1) · level of direction d / its length, in one pass.
+    """scores[d, u] = sum of (±1 of user u) · (level of direction d) / its length, in one pass.
 
-    There are three directions: the sum of the users above and below, the difference of the two,
-    and one that contains no ballot. A user's own part is left out. `planes` (3, 2, words) and
-    `sizes` come from `directions`. Votes against a level are counted and subtracted twice.
+    The three directions are the sum of both groups, their difference, and one that contains no
+    ballot; `planes[d]` and `sizes[d]` come from `ternary_planes`. A user's own part is left out.
     """
     for slot in range(first, last):
         user = order[slot]
@@ -179,30 +133,21 @@ def score_users(
 
 
 @njit
-def count_rows(
-    unmasked: Words64, order: Ints, chosen: Flags, first: int, last: int, counter: Ints
-) -> None:
-    """counter[i] -= sum over the chosen users of (±1 of vote i), for the tiles first … last-1.
+def count_rows(unmasked: Words64, slots: Ints, first: int, last: int, counter: Ints) -> None:
+    """counter[i] -= sum over these slots of (±1 of vote i), for the tiles first … last-1.
 
     This is what `count_two_points` counts, from ballots that are unmasked already.
     """
-    group = np.zeros(GROUP * TILE_WORDS, np.uint64)
+    group = np.empty((GROUP, TILE_WORDS), np.uint64)
     planes = np.zeros(PLANES * TILE_WORDS, np.uint64)
     for tile in range(first, last):
         part = counter[tile * TILE_VOTES : min((tile + 1) * TILE_VOTES, counter.size)]
-        users, present, pending = 0, 0, 0
-        for slot in range(order.size):
-            if order[slot] < 0 or not chosen[order[slot]]:
-                continue
-            group[present * TILE_WORDS : (present + 1) * TILE_WORDS] = unmasked[tile, slot]
-            users, present = users + 1, present + 1
-            if present == GROUP:
-                add_sixteen_rows(group, planes)
-                present, pending = 0, pending + 1
-            if pending == FLUSH_GROUPS:
+        for sixteen in range(-(-slots.size // GROUP)):
+            group[:] = np.uint64(0)
+            for row, slot in enumerate(slots[sixteen * GROUP : (sixteen + 1) * GROUP]):
+                group[row] = unmasked[tile, slot]
+            add_sixteen_rows(group.reshape(-1), planes)
+            if (sixteen + 1) % FLUSH_GROUPS == 0:
                 flush_planes(planes, part)
-                pending = 0
-        group[present * TILE_WORDS :] = np.uint64(0)
-        add_sixteen_rows(group, planes)
         flush_planes(planes, part)
-        part += users
+        part += slots.size

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hushbit.checks import Floats
-from hushbit.mechanism import HonestMean, Mechanism
-from hushbit.tally.decoded_ballots import BallotScale
+from hushbit.mechanism import BallotScale, HonestMean, Mechanism
 
 Rows = NDArray[np.float32]
 

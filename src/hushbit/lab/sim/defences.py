@@ -16,7 +16,6 @@ from hushbit.defence.defence import (
     DefenceResult,
     State,
     model_direction,
-    readable_votes,
 )
 from hushbit.errors import InvalidInput
 from hushbit.kernels import Flags
@@ -85,7 +84,7 @@ def check_defence(settings: Settings, mechanism: Mechanism) -> None:
     """Refuse a defence that cannot read the ballots of the mechanism."""
     name, kind = settings.defence, mechanism.description["mechanism"]
     if name == "scores":
-        readable_votes(mechanism)
+        mechanism.readable_votes()
     if name not in ROBUST_MEANS:
         return
     from_histogram = name in FROM_HISTOGRAM
