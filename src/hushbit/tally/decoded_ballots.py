@@ -95,23 +95,22 @@ class PackedBallots:
         for part, counter in self.parts:
             missing, left = part & ~chosen, left & ~part
             if 2 * np.count_nonzero(missing) <= np.count_nonzero(part):
-                total += counter - self._read(missing)
+                total += counter
+                self._add(total, missing, -1)
             else:
-                total += self._read(part & chosen)
-        return total + self._read(left)
+                self._add(total, part & chosen, 1)
+        self._add(total, left, 1)
+        return total
 
-    def _read(self, chosen: Flags) -> Ints | int:
-        """`count`, from the bits of all chosen ballots."""
+    def _add(self, total: Ints, chosen: Flags, sign: int) -> None:
+        """Read the bits of all chosen ballots."""
         if not np.count_nonzero(chosen):
-            return 0
+            return
         counter = np.zeros(self.dim, dtype=np.int64)
         slots = np.flatnonzero((self.order >= 0) & chosen[self.order])
-
-        def run(first: int, last: int) -> None:
-            count_rows(self.kept, slots, first, last, counter)
-
-        parallel_for(run, len(self.kept))
-        return counter
+        tiles = len(self.kept)
+        parallel_for(lambda first, last: count_rows(self.kept, slots, first, last, counter), tiles)
+        total += sign * counter
 
     def score(self, above: Flags, below: Flags, direction: Floats | None) -> Floats:
         """Scores on directions rounded to -1, 0 and 1, in one pass over the ballots."""
