@@ -21,6 +21,7 @@ from hushbit.checks import Floats
 from hushbit.kernels import Flags, njit
 
 BINS = 512
+GAP = 1.5
 
 
 @njit
@@ -45,6 +46,19 @@ def asymmetric_group(
             group = np.median(away[tested & (away >= distance)])
             found |= tested & (away > max(group / 2, np.quantile(-away[trusted], kept)))
     return found
+
+
+def is_apart(scores: Floats, group: Flags, users: Flags) -> bool:
+    """Whether there are clearly fewer users at the edge of a group than at its median.
+
+    At the edge of a tail there are more. Users are counted within one noise of either.
+    """
+    if not group.any():
+        return False
+    median, others = np.median(scores[group]), np.median(scores[users & ~group])
+    edge = scores[group].min() if median > others else scores[group].max()
+    at_edge, at_median = (np.sum(np.abs(scores[users] - x) < 1) for x in (edge, median))
+    return bool(at_edge <= at_median / GAP)
 
 
 @njit

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hushbit.checks import Floats, check_float, check_int, check_updates
-from hushbit.defence.asymmetry import asymmetric_group, split_at_median
+from hushbit.defence.asymmetry import asymmetric_group, is_apart, split_at_median
 from hushbit.errors import InvalidInput
 from hushbit.kernels import Flags, njit
 from hushbit.kernels.scores import biased_rows
@@ -36,13 +36,13 @@ ENROLMENT = 20  # rounds, about as many as evidence needs for a mean score of -1
 SETTLING = 5  # rounds without evidence and sums: early directions mostly reflect user differences
 MEMORY = 5  # rounds: time constant of the mean of a user's marks by asymmetry
 SUM_MEMORY = 10  # rounds: time constant of sums (and of server momentum) and of their marks
-START_SHARE = 0.62  # of marks by asymmetry: in the first three rounds one mark is enough
+START = {"asymmetric": 0.5, "behind": 0.3}  # means of marks: at first one mark or four are enough
 BIAS_BITS = 1024  # only the first bits are tested
 START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
 TESTS = 2 * REPEATS + 1  # asymmetry tests in a round
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
-VARIANCE_LEFT = 0.5  # a group is marked only if at most this share of the variance remains
+LARGEST_GROUP = 0.4  # a share of the users: larger groups on one side are kinds of users
 FIRST_MODEL_WEIGHT = 0.25  # the drift alone is short and mostly noise in the first rounds
 
 
@@ -113,7 +113,7 @@ class Defence:
     def start(self, users: int, *, enrolled: bool = True) -> State:
         """The rows of new users; `enrolled=False` for users who join during the run."""
         state = {name: np.zeros(check_int("users", users, 0)) for name in COLUMNS}
-        start = {"asymmetric": START_SHARE, "seen": float(ENROLMENT * enrolled)}
+        start = {**START, "seen": float(ENROLMENT * enrolled)}
         return state | {name: np.full(users, value) for name, value in start.items()}
 
     def count(
@@ -136,7 +136,7 @@ class Defence:
         tally.check_ballots(ballots)
         tally.check_voters(ballots.users)
         if state is None:  # one round is all that is known
-            state = self.start(users) | {"asymmetric": np.ones(users)}
+            state = self.start(users)
         rows = matrix_of(state, users)
         if direction is not None:
             direction = check_updates("direction", direction, mechanism.dim, many=False)[0]
@@ -201,9 +201,7 @@ class Defence:
     ) -> tuple[Flags, Flags, Floats]:
         """The users marked by asymmetry, those out of range, and the scores without them.
 
-        Users are scored again after each removal, because attackers change the directions. A group
-        on one side is kept if the rest differ on the same score about as much as before: then users
-        are of many kinds, and the mean of some says nothing about the rest.
+        Users are scored again after each removal, because attackers change the directions.
         """
         present, outside, eligible = counted, np.zeros_like(counted), ~waiting
         slack = self.slack(decoded.users, number) * np.sqrt([[1.0], [SHARED_VARIANCE], [1.0]])
@@ -218,12 +216,14 @@ class Defence:
             limits = self.asymmetry_limits(size, number)
             for row in (0, 1) if repeat < REPEATS else ():
                 group = asymmetric_group(scores[row], before, before, *limits)
-                if not np.count_nonzero(group) or not is_minority(~before | group, eligible):
-                    continue
-                rest = before & ~group
-                again = power_scores(decoded, rest, direction)
-                if again[row, rest].var() - 1 <= VARIANCE_LEFT * (scores[row, before].var() - 1):
-                    present, scores = rest, again
+                few = np.count_nonzero(group) <= LARGEST_GROUP * np.count_nonzero(eligible)
+                if (
+                    few
+                    and is_minority(~before | group, eligible)
+                    and is_apart(scores[row], group, before)
+                ):
+                    present = before & ~group
+                    scores = power_scores(decoded, present, direction)
                     break
             if present is before:
                 break
@@ -271,7 +271,7 @@ def add_round(
     """
     after = rows.copy()
     after[ASYMMETRIC] += (marked - rows[ASYMMETRIC]) / MEMORY
-    present = within & ~(marked & (after[ASYMMETRIC] > 0.5))
+    present = within & (after[ASYMMETRIC] <= 0.5)
     trusted = present & ~excluded_users(rows)
     if settled and present.any():
         if np.count_nonzero(present & (scores < 0)) > np.count_nonzero(present) / 2:
@@ -287,8 +287,6 @@ def add_round(
         if trusted.any():  # else there is nothing to compare with
             sums = (1 - 1 / SUM_MEMORY) * rows[SUM] + scores - np.median(scores[trusted])
             group = asymmetric_group(sums, eligible, trusted, natural, log_rate)
-            if group.any():  # the median takes time
-                group &= sums < np.median(sums[trusted])
             after[SUM], after[BEHIND] = sums, rows[BEHIND] + (group - rows[BEHIND]) / SUM_MEMORY
     excluded = excluded_users(after)
     accepted = present & ~(excluded & is_minority(excluded, eligible))

@@ -148,7 +148,7 @@ def test_default_seeds_and_the_command_line():
     assert seeds_for(nested, False, None) == tuple(range(201, 211))
     assert seeds_for(nested, True, None) == (201, 202)
     assert seeds_for(nested, True, 3) == (201, 202, 203)
-    assert seeds_for(EXPERIMENTS["robustness"], False, None) == tuple(range(321, 331))
+    assert seeds_for(EXPERIMENTS["robustness"], False, None) == tuple(range(331, 341))
     assert seeds_for(EXPERIMENTS["central"], False, None) == (1, 2, 3, 4, 5)
     with pytest.raises(InvalidInput):
         seeds_for(nested, False, 0)
