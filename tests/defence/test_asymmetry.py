@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hushbit.defence.asymmetry import BINS, asymmetric_group, leading_distances
+from hushbit.defence.asymmetry import BINS, asymmetric_group, is_apart, leading_distances
 
 
 def reference_distance(away, natural, log_rate):
@@ -138,3 +138,15 @@ def test_absent_users_are_neither_counted_nor_removed():
     scores[:300] -= 12
     present = np.arange(1000) >= 300
     assert not found_by(scores, present, present, 70, 1e-4).any()
+
+
+@pytest.mark.parametrize("side", [-1.0, 1.0])
+def test_a_group_is_apart_if_there_are_few_users_at_its_edge(side):
+    rng, everyone = np.random.default_rng(4), np.ones(1000, dtype=np.bool_)
+    scores = 3 * rng.normal(size=1000)
+    assert not is_apart(side * scores, scores < -2, everyone)  # a tail
+    assert not is_apart(side * scores, ~everyone, everyone)
+    scores[:300] = rng.normal(-12, 1, 300)
+    assert is_apart(side * scores, np.arange(1000) < 300, everyone)
+    scores[:300] = rng.normal(-6, 1, 300)  # in the tail of the others, but denser
+    assert is_apart(side * scores, scores < -4, everyone)

@@ -8,9 +8,6 @@ on either side with probability 1/2, and Ville's inequality with a normal mixtur
 
 `natural` honest users may be anywhere. All of them may be on one side and be visited first; then
 the others visited are n - natural, and the lead must exceed the bound for these by `natural`.
-
-Distances are sorted into BINS classes, and the lead is compared after each class, so the time is
-linear in the number of users.
 """
 
 import math
@@ -20,8 +17,8 @@ import numpy as np
 from hushbit.checks import Floats
 from hushbit.kernels import Flags, njit
 
-BINS = 512
-GAP = 1.5
+BINS = 512  # of distances; the lead is compared after each bin, so time is linear in the users
+GAP = 1.5  # users at the median of a group that stands apart, for each at its edge
 
 
 @njit

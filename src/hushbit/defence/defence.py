@@ -199,29 +199,22 @@ class Defence:
         direction: Floats | None,
         number: int,
     ) -> tuple[Flags, Flags, Floats]:
-        """The users marked by asymmetry, those out of range, and the scores without them.
-
-        Users are scored again after each removal, because attackers change the directions.
-        """
+        """The users marked by asymmetry, those out of range, and the scores without them."""
         present, outside, eligible = counted, np.zeros_like(counted), ~waiting
         slack = self.slack(decoded.users, number) * np.sqrt([[1.0], [SHARED_VARIANCE], [1.0]])
         for repeat in range(REPEATS + 1):
             out = present & (np.abs(scores) > decoded.max_score + slack).any(axis=0)
             if np.count_nonzero(out) and is_minority(outside | out, eligible):
                 present, outside = present & ~out, outside | out
-                if repeat < REPEATS:
+                if repeat < REPEATS:  # attackers have changed the directions
                     scores = power_scores(decoded, present, direction)
                 continue
-            before, size = present, int(np.count_nonzero(present))
-            limits = self.asymmetry_limits(size, number)
+            before, most = present, LARGEST_GROUP * np.count_nonzero(eligible)
+            limits = self.asymmetry_limits(int(np.count_nonzero(before)), number)
             for row in (0, 1) if repeat < REPEATS else ():
                 group = asymmetric_group(scores[row], before, before, *limits)
-                few = np.count_nonzero(group) <= LARGEST_GROUP * np.count_nonzero(eligible)
-                if (
-                    few
-                    and is_minority(~before | group, eligible)
-                    and is_apart(scores[row], group, before)
-                ):
+                small = np.count_nonzero(group) <= most and is_minority(~before | group, eligible)
+                if small and is_apart(scores[row], group, before):
                     present = before & ~group
                     scores = power_scores(decoded, present, direction)
                     break
