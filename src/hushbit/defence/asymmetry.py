@@ -48,13 +48,16 @@ def asymmetric_group(
 def is_apart(scores: Floats, group: Flags, users: Flags) -> bool:
     """Whether there are clearly fewer users at the edge of a group than at its median.
 
-    At the edge of a tail there are more. Users are counted within one noise of either.
+    The edge is midway to the next user; in a tail there are more users there than further out.
+    Users are counted within one noise.
     """
     if not group.any():
         return False
-    median, others = np.median(scores[group]), np.median(scores[users & ~group])
-    edge = scores[group].min() if median > others else scores[group].max()
-    at_edge, at_median = (np.sum(np.abs(scores[users] - x) < 1) for x in (edge, median))
+    inside, outside = scores[group], scores[users & ~group]
+    if np.median(inside) < np.median(outside):
+        inside, outside = -inside, -outside
+    edge, everyone = (inside.min() + outside.max()) / 2, np.concatenate([inside, outside])
+    at_edge, at_median = (np.sum(np.abs(everyone - x) < 1) for x in (edge, np.median(inside)))
     return bool(at_edge <= at_median / GAP)
 
 
