@@ -191,7 +191,21 @@ def test_a_removed_user_stays_removed_while_marks_last():
     assert removed == [120] * 7 + [0] * 2
 
 
-def test_a_tail_and_a_kind_of_users_are_kept():
+def test_lasting_marks_never_remove_a_majority():
+    ballots = encode(MECHANISM, honest_updates("equal", users=20))
+    state = DEFENCE.start(20) | {"asymmetric": np.full(20, 0.9)}
+    assert DEFENCE.count(MECHANISM, ballots, KEY, state)[0].count == 20
+
+
+@pytest.mark.parametrize(("users", "dim"), [(1, 20_000), (2, 5000), (3, 20_000), (10, 20_000)])
+def test_random_ballots_of_few_users_are_in_range(users, dim):
+    """The own part of a ballot in the rounded sum of few is left out only in expectation."""
+    for seed in range(5):
+        drawn = votes(np.zeros((users, dim)), seed)
+        assert decide(packed(drawn), DEFENCE.start(users), None, 1).removed == 0
+
+
+def test_long_tails_and_large_groups_are_kept():
     """A long tail beside a dense group, and two kinds of users of almost equal number."""
     dense, kinds = np.arange(1000) < 300, np.where(np.arange(1000) < 450, 12.0, 0.0)
     tail = np.where(dense, 7.5, np.random.default_rng(2).normal(2.7, 4, 1000))

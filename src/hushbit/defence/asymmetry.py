@@ -48,10 +48,10 @@ def asymmetric_group(
 def is_apart(scores: Floats, group: Flags, users: Flags) -> bool:
     """Whether there are clearly fewer users at the edge of a group than at its median.
 
-    The edge is midway to the next user; in a tail there are more users there than further out.
-    Users are counted within one noise.
+    The edge is midway to the nearest other user; in a tail there are more users there than further
+    out. Users are counted within 1, the standard deviation of the noise.
     """
-    if not group.any():
+    if not 0 < np.count_nonzero(group) < np.count_nonzero(users):
         return False
     inside, outside = scores[group], scores[users & ~group]
     if np.median(inside) < np.median(outside):

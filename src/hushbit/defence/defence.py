@@ -5,8 +5,7 @@ the product of y with a direction of length 1: its noise has variance 1, and an 
 |E score| <= max_score = largest_norm / sigma. Every ballot has three scores:
 
     mean    on the sum of the other counted ballots
-    shared  on one further direction that users have in common: the ballots with high scores of the
-            last round minus those with low scores, a step of the power method
+    shared  on a second direction that users have in common, by a step of the power method
     model   on the direction of the model (`model_direction`), which is public before the ballots
 
 docs/defence.md states the five tests on these scores, their null hypotheses and their error rates.
@@ -33,7 +32,7 @@ State = dict[str, Floats]
 COLUMNS = "evidence", "excluded", "sum", "behind", "asymmetric", "shared", "last_round", "seen"
 EVIDENCE, EXCLUDED, SUM, BEHIND, ASYMMETRIC, SHARED, LAST_ROUND, SEEN = range(len(COLUMNS))
 ENROLMENT = 20  # rounds, about as many as evidence needs for a mean score of -1
-SETTLING = 5  # rounds without evidence and sums: early directions mostly reflect user differences
+SETTLING = 5  # rounds without evidence and sums: early steps mostly reflect differences of users
 MEMORY = 5  # rounds: time constant of the mean of a user's marks by asymmetry
 SUM_MEMORY = 10  # rounds: time constant of sums (and of server momentum) and of their marks
 START = {"asymmetric": 0.5, "behind": 0.3}  # means of marks: at first one mark or four are enough
@@ -42,7 +41,7 @@ START_SEED, POWER_STEPS, REPEATS = 0x70, 8, 4
 TESTS = 2 * REPEATS + 1  # asymmetry tests in a round
 # A ballot that changes the weights of the others within a round has a score variance of up to 2.5.
 SHARED_VARIANCE = 3.0
-LARGEST_GROUP = 0.4  # a share of the users: larger groups on one side are kinds of users
+LARGEST_GROUP = 0.4  # of the users; larger groups are assumed to be honest users with other data
 FIRST_MODEL_WEIGHT = 0.25  # the drift alone is short and mostly noise in the first rounds
 
 
@@ -73,7 +72,7 @@ class DefenceResult:
 class Defence:
     """The defence of a run.
 
-    false_positive_rate  over the whole run, see above
+    false_positive_rate  of all tests in the whole run, under their null hypotheses
     natural_share        largest share of honest users whose data put them on one side of the others
     """
 
@@ -86,7 +85,7 @@ class Defence:
                 raise InvalidInput(f"{name} must lie in (0, 0.5); got {getattr(self, name)!r}")
 
     def rate_in(self, number: int) -> float:
-        """The rate of one of the three parts in round `number` (from 1)."""
+        """The rate in a round of each: bits and range, asymmetry and sum, evidence."""
         return self.false_positive_rate / 3 / (number * (number + 1))
 
     def slack(self, users: int, number: int) -> float:
@@ -100,7 +99,7 @@ class Defence:
     def most_with_evidence(self, users: int, number: int) -> float:
         """The largest number of honest users with more than `least_evidence` in a round.
 
-        `natural_share` may have it for their data, others by chance (Bernstein's inequality).
+        `natural_share` because of their data, the others by chance (Bernstein's inequality).
         """
         expected, log_rate = self.false_positive_rate, -math.log(self.rate_in(number) / 2)
         chance = expected + math.sqrt(2 * expected * log_rate) + 2 * log_rate / 3
@@ -135,9 +134,7 @@ class Defence:
         tally = mechanism.tally(round_key, histogram)
         tally.check_ballots(ballots)
         tally.check_voters(ballots.users)
-        if state is None:  # one round is all that is known
-            state = self.start(users)
-        rows = matrix_of(state, users)
+        rows = matrix_of(self.start(users) if state is None else state, users)
         if direction is not None:
             direction = check_updates("direction", direction, mechanism.dim, many=False)[0]
             direction = votes.to_vote_space(direction, round_key)
@@ -169,13 +166,11 @@ class Defence:
             first = decoded.score(*groups, direction)
         else:  # of some users the shared score of the last round is not known
             first = power_scores(decoded, counted, direction)
-        marked, outside, scores = self.mark_round(
-            decoded, counted, waiting, first, direction, number
-        )
+        marked, out, scores = self.mark_round(decoded, counted, waiting, first, direction, number)
         users = int(np.count_nonzero(~waiting))
         settled = direction is not None and number > SETTLING
         after, present, accepted = add_round(
-            *(rows, scores[2], counted & ~outside, marked, ~waiting, settled),
+            *(rows, scores[2], counted & ~out, marked, ~waiting, settled),
             *(self.least_evidence(users), self.most_with_evidence(users, number)),
             *self.asymmetry_limits(users, number),
         )
@@ -183,7 +178,7 @@ class Defence:
         marks = {
             "newcomers": waiting,
             "bits": biased,
-            "range": outside,
+            "range": out,
             "evidence": rows[EXCLUDED] + after[EXCLUDED] > 0,
             "sum": np.maximum(rows[BEHIND], after[BEHIND]) > 0.5,
             "asymmetry": ~present,
@@ -202,8 +197,12 @@ class Defence:
         """The users marked by asymmetry, those out of range, and the scores without them."""
         present, outside, eligible = counted, np.zeros_like(counted), ~waiting
         slack = self.slack(decoded.users, number) * np.sqrt([[1.0], [SHARED_VARIANCE], [1.0]])
+        slack[:2] += math.sqrt(decoded.dim) / (np.count_nonzero(counted) or 1)  # own part
         for repeat in range(REPEATS + 1):
-            out = present & (np.abs(scores) > decoded.max_score + slack).any(axis=0)
+            beyond = np.abs(scores) > decoded.max_score + slack
+            out = present & beyond.any(axis=0)
+            if not is_minority(outside | out, eligible):
+                out = present & beyond[2]
             if np.count_nonzero(out) and is_minority(outside | out, eligible):
                 present, outside = present & ~out, outside | out
                 if repeat < REPEATS:  # attackers have changed the directions
@@ -264,7 +263,8 @@ def add_round(
     """
     after = rows.copy()
     after[ASYMMETRIC] += (marked - rows[ASYMMETRIC]) / MEMORY
-    present = within & (after[ASYMMETRIC] <= 0.5)
+    lasting = eligible & (after[ASYMMETRIC] > 0.5)
+    present = within & ~(lasting & is_minority(~within | lasting, eligible))
     trusted = present & ~excluded_users(rows)
     if settled and present.any():
         if np.count_nonzero(present & (scores < 0)) > np.count_nonzero(present) / 2:
@@ -285,7 +285,7 @@ def add_round(
     accepted = present & ~(excluded & is_minority(excluded, eligible))
     if not is_minority(~accepted, eligible):
         accepted = present
-    for user in range(eligible.size):  # evidence stays if users wait, and does not fall if excluded
+    for user in range(eligible.size):  # waiting users keep it; it does not fall if newly excluded
         if not eligible[user]:
             after[EVIDENCE, user] = rows[EVIDENCE, user]
         elif present[user] and not accepted[user]:
@@ -295,12 +295,12 @@ def add_round(
 
 @njit
 def is_minority(flags: Flags, eligible: Flags) -> bool:
-    """Whether at most half of the eligible users are flagged; attackers are assumed to be."""
+    """Whether at most half of the eligible users are flagged, as attackers are assumed to be."""
     return bool(2 * np.count_nonzero(flags & eligible) <= np.count_nonzero(eligible))
 
 
 def newcomers_waiting(seen: Floats, ballots: Ballots, round_key: RoundKey, share: float) -> Flags:
-    """Newcomers whose ballots are not counted; only the server can predict them.
+    """Newcomers whose ballots are not counted, drawn with the secret of the server.
 
     A newcomer is counted with probability seen / ENROLMENT, and at most `share` times as many as
     the other users of the round.

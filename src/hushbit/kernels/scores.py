@@ -134,10 +134,7 @@ def score_users(
 
 @njit
 def count_rows(unmasked: Words64, slots: Ints, first: int, last: int, counter: Ints) -> None:
-    """counter[i] -= sum over these slots of (±1 of vote i), for the tiles first … last-1.
-
-    This is what `count_two_points` counts, from ballots that are unmasked already.
-    """
+    """counter[i] -= sum over these slots of (±1 of vote i), for the tiles first … last-1."""
     group = np.empty((GROUP, TILE_WORDS), np.uint64)
     planes = np.zeros(PLANES * TILE_WORDS, np.uint64)
     for tile in range(first, last):

@@ -119,7 +119,7 @@ class PackedBallots:
         given = np.zeros(self.dim) if direction is None else direction
         words = len(kept) * TILE_WORDS
         buffer = np.zeros(6 * words + 8, dtype=np.uint64)
-        start = -buffer.ctypes.data % 64 // 8  # aligned to 64 bytes, which takes 0.6 of the time
+        start = -buffer.ctypes.data % 64 // 8  # aligned to 64 bytes: 40 % less time
         planes, sizes = buffer[start:][: 6 * words].reshape(3, 2, words), np.empty((3, 3))
         for row, values in enumerate((-up - down, down - up, given)):
             sizes[row] = ternary_planes(values, planes[row])
