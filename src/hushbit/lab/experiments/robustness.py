@@ -7,7 +7,7 @@ experiments differ in their tasks: `robustness` (linear models on MNIST and Fash
 Seeds 1 to 3, 11, 12 and 101 to 126 served the development of the defences and are not reported.
 Reports on seeds 301 to 310 and 311 to 320 were ended by their clean runs, which the rules of then
 failed. The report on seeds 321 to 330 was ended because earlier rules let `little` and `cancel`
-destroy the MLP; docs/defence.md has both reports. The present rules were chosen on seeds 101 to
+destroy the MLP; docs/robustness.md has its figures. The present rules were chosen on seeds 101 to
 105.
 """
 
